@@ -186,7 +186,7 @@ class BusyError(BuildError):
     kind = "busy"
 
 
-class Interrupted(BuildError):
+class InterruptError(BuildError):
     """The user or the system ended the run; nothing half-written is left under a final name."""
 
     exit_code = 130

@@ -24,7 +24,9 @@ Hash = Annotated[str, msgspec.Meta(pattern=digest.PATTERN)]
 ImageDigest = Annotated[str, msgspec.Meta(pattern=r"^sha256:[0-9a-f]{64}$")]
 Commit = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{40}$")]
 CommitPrefix = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{7,40}$")]
-Version = Annotated[str, msgspec.Meta(pattern=r"^[0-9]+(\.[0-9]+)*([.-]?(a|b|rc|post|dev)[0-9]+)*$")]
+Version = Annotated[
+    str, msgspec.Meta(pattern=r"^[0-9]+(\.[0-9]+)*([.-]?(a|b|rc|post|dev)[0-9]+)*$")
+]
 FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
 
 
@@ -97,7 +99,9 @@ def check_schema(document: dict[str, Any], supported: int, path: Path, what: str
         return
     newer = isinstance(found, int) and found > supported
     raise LockError(
-        f"{what} has a newer schema than this tool knows" if newer else f"{what} has no schema that this tool knows",
+        f"{what} has a newer schema than this tool knows"
+        if newer
+        else f"{what} has no schema that this tool knows",
         file=path,
         expected=f"schema = {supported}",
         found="no schema" if found is None else f"schema = {found}",

@@ -10,7 +10,7 @@ import msgspec
 
 from imagebuild import schema
 from imagebuild.errors import LockError, UnpinnedError, UsageError
-from imagebuild.schema import (  # noqa: TC001
+from imagebuild.schema import (
     Commit,
     CommitPrefix,
     FileName,
@@ -151,7 +151,9 @@ class Line(Value, frozen=True):
         Raises:
             UnpinnedError: if neither is resolved.
         """
-        found = None if self.image is None else self.image.platforms.get(platform, self.image.digest)
+        found = (
+            None if self.image is None else self.image.platforms.get(platform, self.image.digest)
+        )
         if found is None:
             raise UnpinnedError(
                 f"the official image's digest is not pinned for {self.tag}",

@@ -1,0 +1,163 @@
+"""From a line, its series and a tree to the set of produced files that every artifact carries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from imagebuild import apply, checksums, identity
+from imagebuild.checksums import LineChecksums, TargetPin
+from imagebuild.digest import sha256_bytes
+from imagebuild.errors import ChecksumError, ConflictError
+from imagebuild.produced import Origin, Patchset, ProducedFile
+
+if TYPE_CHECKING:
+    from imagebuild.apply import Plan
+    from imagebuild.series import Series
+    from imagebuild.tree import Tree
+    from imagebuild.upstream import Line
+
+
+def raise_first_failure(plan: Plan, tree: Tree, base: Tree | None = None) -> None:
+    """Raise the error of the first patch that does not apply, with its explanation.
+
+    Args:
+        plan: the plan.
+        tree: the tree that the plan was made on.
+        base: the release that the series was written for, where `tree` is another one.
+
+    Raises:
+        BuildError: of the outcome's class; nothing if every patch applies.
+    """
+    from imagebuild import explain  # noqa: PLC0415  (difflib, only on failure)
+
+    for report in plan.failures():
+        kind = report.outcome.error
+        if kind is None:
+            continue
+        raise kind(
+            f"patch {report.patch.name}: {report.outcome.value}",
+            file=", ".join(f.path for f in report.files),
+            expected=f"{report.patch.name}.patch of {plan.series.line} applies to {plan.label}",
+            found=report.reason,
+            next_command=explain.next_command(report, plan.series.line),
+            detail=explain.explain(report, tree, base),
+        )
+
+
+def _generated(line: Line, series: Series, upstream: Tree) -> dict[str, bytes]:
+    digest = checksums.patchset_sha256(series)
+    return {
+        identity.OVERLAY_MODULE: identity.overlay_module(line, series, digest),
+        identity.VERSION_MODULE: identity.version_module(line, upstream),
+    }
+
+
+def _check_overlay(files: dict[str, bytes], series: Series, tree: Tree) -> None:
+    for path, ours in files.items():
+        theirs = tree.read(path)
+        if theirs is not None and theirs != ours:
+            raise ConflictError(
+                "an overlay file exists upstream with other content",
+                file=f"{path} in {tree.label}",
+                expected="no such file upstream",
+                found=f"sha256 {sha256_bytes(theirs)}",
+                next_command=f"python build.py edit {series.line}",
+            )
+
+
+def assemble(line: Line, series: Series, plan: Plan, upstream: Tree) -> Patchset:
+    """Return everything that the series produces, from a plan that succeeded.
+
+    Args:
+        line: the line.
+        series: its series.
+        plan: what the series makes of the source tree.
+        upstream: the release itself, for the content that the produced files replace.
+
+    Raises:
+        ConflictError: if an overlay file exists upstream with other content.
+        DriftedError: if upstream's version module has an unknown form.
+    """
+    generated = _generated(line, series, upstream)
+    new = series.overlay | {identity.OVERLAY_MODULE: generated[identity.OVERLAY_MODULE]}
+    _check_overlay(new, series, upstream)
+
+    def produced(path: str, data: bytes, origin: Origin) -> ProducedFile:
+        before = upstream.read(path)
+        return ProducedFile(path, data, None if before is None else sha256_bytes(before), origin)
+
+    files = [
+        *(produced(path, data, "patched") for path, data in plan.after.items()),
+        *(produced(path, data, "overlay") for path, data in series.overlay.items()),
+        *(produced(path, data, "generated") for path, data in generated.items()),
+    ]
+    return Patchset(
+        series.line,
+        checksums.patchset_sha256(series),
+        {patch.name: patch.text.sha256 for patch in series.patches},
+        tuple(sorted(files, key=lambda file: file.path)),
+    )
+
+
+def derive(line: Line, series: Series, tree: Tree) -> LineChecksums:
+    """Return the digests that belong in `checksums.lock`, from the line's own sdist.
+
+    Raises:
+        BuildError: if a patch does not apply to its own line, or its drop-when holds there.
+    """
+    plan = apply.plan(series, tree)
+    raise_first_failure(plan, tree)
+    already = [r for r in plan.reports if r.outcome is apply.Outcome.ALREADY_APPLIED]
+    if already:
+        raise ConflictError(
+            f"patch {already[0].patch.name} changes nothing on its own line",
+            file=f"patches/{series.line}/{already[0].patch.name}.patch",
+            expected=f"a change to {tree.label}",
+            found=already[0].reason,
+            next_command=f"python build.py edit {series.line}",
+        )
+    patchset = assemble(line, series, plan, tree)
+    return LineChecksums(
+        version=line.local_version,
+        sdist=line.sdist.sha256,
+        patchset=patchset.sha256,
+        patches=dict(checksums.patch_files(series)),
+        overlay={path: sha256_bytes(data) for path, data in sorted(series.overlay.items())},
+        targets=tuple(
+            TargetPin(patch=name, path=path, before=before, after=after)
+            for name, path, before, after in plan.steps
+        ),
+        produced={file.path: file.after for file in patchset.files},
+    )
+
+
+def build_patchset(
+    line: Line, series: Series, pins: LineChecksums, tree: Tree, upstream: Tree
+) -> Patchset:
+    """Return what the series produces, every file compared with the lock.
+
+    Args:
+        line: the line.
+        series: its series, whose files were compared with the lock already.
+        pins: the line's digests.
+        tree: the source that is patched; it may be patched already.
+        upstream: the line's own release.
+
+    Raises:
+        BuildError: of the outcome's class for the first patch that does not apply.
+        ChecksumError: if a result is not the pinned one.
+    """
+    plan = apply.plan(series, tree, pins)
+    raise_first_failure(plan, tree)
+    apply.check_results(plan, pins)
+    patchset = assemble(line, series, plan, upstream)
+    for file in patchset.files:
+        if pins.produced.get(file.path) != file.after:
+            raise ChecksumError(
+                "a produced file is not the one in the lock",
+                file=file.path,
+                expected=f"sha256 {pins.produced.get(file.path, 'of no such file')}",
+                found=f"sha256 {file.after}",
+                next_command=f"python build.py lock {series.line}",
+            )
+    return patchset

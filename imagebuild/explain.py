@@ -1,0 +1,162 @@
+"""Why a patch does not apply, in lines that a maintainer can act on."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+from imagebuild import hunks
+from imagebuild.apply import FileState, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from imagebuild.apply import FileReport, Report
+    from imagebuild.diff import FileDiff, Hunk
+    from imagebuild.tree import Tree
+
+_CONTEXT = 3
+_TELLING = 12  # a line shorter than this, such as `return None`, says nothing of where code went
+
+
+def next_command(report: Report, line: str) -> str:
+    """Return what to run after a failing outcome."""
+    name = report.patch.name
+    match report.outcome:
+        case Outcome.UPSTREAMED:
+            return (
+                f"git rm patches/{line}/{name}.*; take {name} out of patches/{line}/series; "
+                f"python build.py lock {line} --write"
+            )
+        case Outcome.PARTIAL:
+            return f"python build.py build {line}   (from the sdist, which nobody has touched)"
+        case _:
+            return f"python build.py edit {line}"
+
+
+def _show(lines: Sequence[bytes], start: int, stop: int) -> str:
+    start, stop = max(start, 0), min(stop, len(lines))
+    return "".join(
+        f"  {number + 1:>6} {lines[number].decode('utf-8', 'replace').rstrip()}\n"
+        for number in range(start, stop)
+    )
+
+
+def nearest(lines: Sequence[bytes], hunk: Hunk) -> int | None:
+    """Return the index at which most of the hunk's old lines stand, or None if none does."""
+    where: dict[bytes, list[int]] = {}
+    for number, line in enumerate(lines):
+        where.setdefault(line, []).append(number)
+    votes: dict[int, float] = {}
+    for index, line in enumerate(hunk.pre):
+        places = where.get(line, [])
+        for place in places:
+            votes[place - index] = votes.get(place - index, 0) + len(line.strip()) / len(places)
+    best = max(votes, key=lambda start: (votes[start], -start), default=None)
+    return best if best is not None and votes[best] > 0 else None
+
+
+def _history(base: bytes, now: bytes, start: int, stop: int) -> str:
+    """Return what upstream changed near lines `start` to `stop` of the older content."""
+    old, new = hunks.split(base), hunks.split(now)
+    out = []
+    for group in difflib.SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(
+        _CONTEXT
+    ):
+        if group[0][1] > stop or group[-1][2] < start:
+            continue
+        for tag, i1, i2, j1, j2 in group:
+            if tag == "equal":
+                out += [b" " + line for line in old[i1:i2]]
+            else:
+                out += [b"-" + line for line in old[i1:i2]]
+                out += [b"+" + line for line in new[j1:j2]]
+    return "".join(f"  {line.decode('utf-8', 'replace').rstrip()}\n" for line in out)
+
+
+def _drifted(file: FileReport, change: FileDiff, tree: Tree, base: Tree | None) -> Iterator[str]:
+    content = tree.read(file.path) or b""
+    lines = hunks.split(content)
+    before = None if base is None else base.read(file.path)
+    for match in file.failed:
+        number = file.matches.index(match) + 1
+        yield f"{file.path}, hunk {number} of {len(change.hunks)} wants to make this change:\n"
+        yield "".join(f"  {line}\n" for line in match.hunk.text().splitlines())
+        if match.places:
+            yield f"Its lines stand in {match.places} places; none is the expected one.\n"
+            continue
+        if hunks.locate(lines, (match.hunk,))[0].state == "before":
+            yield f"Its lines stand in {tree.label}: an earlier patch of the series changes them.\n"
+            continue
+        at = nearest(lines, match.hunk)
+        if at is None:
+            yield f"None of its lines is in {tree.label} any more.\n"
+        else:
+            yield f"{tree.label} has there now:\n"
+            yield _show(lines, at - 1, at + len(match.hunk.pre) + _CONTEXT)
+        if before is not None and before != content:
+            start = match.hunk.old_start - 1
+            changed = _history(before, content, start, start + len(match.hunk.pre))
+            yield f"Upstream changed between {base.label if base else ''} and {tree.label}:\n"
+            yield changed or "  nothing near these lines\n"
+
+
+def find_moved(change: FileDiff, tree: Tree) -> list[tuple[str, int, float]]:
+    """Return where the content of a missing file went.
+
+    Args:
+        change: what the patch wants to do to the missing file.
+        tree: the tree to search, all of it.
+
+    Returns:
+        Up to three candidates, best first: path, line (from 1), and the share of the patch's
+        telling lines that stand there.
+    """
+    wanted = {line for hunk in change.hunks for line in hunk.pre if len(line.strip()) >= _TELLING}
+    if not wanted:
+        return []
+    suffix = change.path.rpartition(".")[2]
+    found = []
+    for path in tree.files():
+        if not path.endswith(f".{suffix}"):
+            continue
+        content = tree.read(path) or b""
+        if not any(line in content for line in wanted):
+            continue
+        lines = hunks.split(content)
+        share = len(wanted.intersection(lines)) / len(wanted)
+        if share:
+            first = next(number for number, line in enumerate(lines, 1) if line in wanted)
+            found.append((path, first, share))
+    return sorted(found, key=lambda item: (-item[2], item[0]))[:3]
+
+
+def _gone(change: FileDiff, tree: Tree) -> Iterator[str]:
+    moved = find_moved(change, tree)
+    if not moved:
+        yield f"{change.path}: its content is nowhere else in {tree.label}.\n"
+        return
+    yield f"{change.path} is gone. The lines that the patch looks for stand in:\n"
+    for path, line, share in moved:
+        yield f"  {path}:{line} ({share:.0%} of them)\n"
+
+
+def explain(report: Report, tree: Tree, base: Tree | None = None) -> str:
+    """Return a failing outcome's reasons, several lines; empty where the reason says all.
+
+    Args:
+        report: the patch on `tree`.
+        tree: the tree it failed on.
+        base: the release that the patch was written for, where it is another one and at hand.
+    """
+    parts: list[str] = []
+    changes = {change.path: change for change in report.patch.text.files}
+    for file in report.files:
+        if file.state is FileState.FOREIGN and report.outcome is Outcome.DRIFTED:
+            parts += _drifted(file, changes[file.path], tree, base)
+        elif file.state is FileState.MISSING and report.outcome is Outcome.TARGET_GONE:
+            parts += _gone(changes[file.path], tree)
+        elif file.state is FileState.HALF:
+            for number, match in enumerate(file.matches, 1):
+                parts.append(f"{file.path}, hunk {number}: the lines {match.state} it are there\n")
+    return "".join(parts)
