@@ -8,7 +8,7 @@ change belongs. Lines are bytes, so that nothing is decoded and re-encoded on th
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
 from imagebuild.digest import Sha256, sha256_bytes
@@ -86,13 +86,18 @@ class PatchText:
         subject: the first line of its message.
         body: the rest of its message.
         files: what it changes.
-        sha256: the digest of the patch file itself.
+        data: the patch file itself.
     """
 
     subject: str
     body: str
     files: tuple[FileDiff, ...]
-    sha256: Sha256
+    data: bytes = field(repr=False)
+
+    @property
+    def sha256(self) -> Sha256:
+        """The digest of the patch file."""
+        return sha256_bytes(self.data)
 
 
 class _Reader:
@@ -233,4 +238,4 @@ def parse(data: bytes, path: Path) -> PatchText:
     paths = [file.path for file in files]
     if len(set(paths)) != len(paths):
         reader.fail("each file once", ", ".join(paths))
-    return PatchText(subject, body, tuple(files), sha256_bytes(data))
+    return PatchText(subject, body, tuple(files), data)
