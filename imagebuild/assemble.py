@@ -52,13 +52,23 @@ def _generated(line: Line, series: Series, upstream: Tree) -> dict[str, bytes]:
     }
 
 
-def _check_overlay(files: dict[str, bytes], series: Series, tree: Tree) -> None:
-    for path, ours in files.items():
-        theirs = tree.read(path)
+def check_overlay(series: Series, upstream: Tree, module: bytes | None = None) -> None:
+    """Check that upstream has no file of its own where the overlay puts one.
+
+    Args:
+        series: the series with its overlay files.
+        upstream: the release.
+        module: the content of the identity module, if upstream may have just that.
+
+    Raises:
+        ConflictError: naming the first file that exists upstream with other content.
+    """
+    for path, ours in {**series.overlay, identity.OVERLAY_MODULE: module}.items():
+        theirs = upstream.read(path)
         if theirs is not None and theirs != ours:
             raise ConflictError(
                 "an overlay file exists upstream with other content",
-                file=f"{path} in {tree.label}",
+                file=f"{path} in {upstream.label}",
                 expected="no such file upstream",
                 found=f"sha256 {sha256_bytes(theirs)}",
                 next_command=f"python build.py edit {series.line}",
@@ -79,8 +89,7 @@ def assemble(line: Line, series: Series, plan: Plan, upstream: Tree) -> Patchset
         DriftedError: if upstream's version module has an unknown form.
     """
     generated = _generated(line, series, upstream)
-    new = series.overlay | {identity.OVERLAY_MODULE: generated[identity.OVERLAY_MODULE]}
-    _check_overlay(new, series, upstream)
+    check_overlay(series, upstream, generated[identity.OVERLAY_MODULE])
 
     def produced(path: str, data: bytes, origin: Origin) -> ProducedFile:
         before = upstream.read(path)
@@ -131,6 +140,24 @@ def derive(line: Line, series: Series, tree: Tree) -> LineChecksums:
     )
 
 
+def check_produced(patchset: Patchset, pins: LineChecksums) -> None:
+    """Compare everything that a series produced with the lock.
+
+    Raises:
+        ChecksumError: naming the first file whose content is not the pinned one.
+    """
+    found = {file.path: file.after for file in patchset.files}
+    for path in sorted({*found, *pins.produced}):
+        if pins.produced.get(path) != found.get(path):
+            raise ChecksumError(
+                "a produced file is not the one in the lock",
+                file=path,
+                expected=f"sha256 {pins.produced.get(path, 'of no such file')}",
+                found=f"sha256 {found.get(path, 'of no such file')}",
+                next_command=f"python build.py lock {patchset.line}",
+            )
+
+
 def build_patchset(
     line: Line, series: Series, pins: LineChecksums, tree: Tree, upstream: Tree
 ) -> Patchset:
@@ -151,13 +178,5 @@ def build_patchset(
     raise_first_failure(plan, tree)
     apply.check_results(plan, pins)
     patchset = assemble(line, series, plan, upstream)
-    for file in patchset.files:
-        if pins.produced.get(file.path) != file.after:
-            raise ChecksumError(
-                "a produced file is not the one in the lock",
-                file=file.path,
-                expected=f"sha256 {pins.produced.get(file.path, 'of no such file')}",
-                found=f"sha256 {file.after}",
-                next_command=f"python build.py lock {series.line}",
-            )
+    check_produced(patchset, pins)
     return patchset

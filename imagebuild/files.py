@@ -21,9 +21,9 @@ def storage_error(error: OSError, path: Path) -> StorageError:
     """Return `error` as an error for people; `path` is what was being written."""
     full = error.errno in _FULL
     return StorageError(
-        "the disk is full" if full else "cannot write",
+        "the disk is full" if full else "the system refuses a file operation",
         file=path,
-        expected="room for the file" if full else "a folder that can be written",
+        expected="room for the file" if full else "a file or folder that can be used",
         found=error.strerror or type(error).__name__,
         next_command=f"df -h {path.parent}" if full else f"ls -ld {path.parent}",
     )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 WHAT = "upstream.lock"
+REPOSITORY = "https://github.com/vllm-project/vllm"
 
 Platform = Literal["linux/amd64", "linux/arm64"]
 PLATFORMS: tuple[Platform, ...] = ("linux/amd64", "linux/arm64")

@@ -1,4 +1,5 @@
 """States of several requests in one cache, and what must not pass between them."""
+# mypy: disable-error-code="import-not-found"
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@ The kernels are the tree's own, launched by the tree's own functions, under Trit
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,15 +18,17 @@ from tests.patched.states import BAD_COUNTS, COLUMNS, REQUESTS, VICTIM, Seen, as
 
 interpreter.enable()
 
+from tests.patched import triton_builtins  # noqa: E402
 from vllm.model_executor.layers.mamba.mamba_utils import (  # noqa: E402
     get_conv_copy_spec,
     get_temporal_copy_spec,
 )
 from vllm.model_executor.layers.mamba.ops.causal_conv1d import causal_conv1d_update  # noqa: E402
-from vllm.model_executor.layers.mamba.ops.mamba_ssm import selective_state_update  # noqa: E402
-from vllm.third_party.flash_linear_attention.ops.fused_recurrent import (  # noqa: E402
-    fused_recurrent_gated_delta_rule,
+from vllm.model_executor.layers.mamba.ops.mamba_ssm import (  # noqa: E402
+    override_ssm_config,
+    selective_state_update,
 )
+from vllm.third_party.flash_linear_attention.ops import fused_recurrent  # noqa: E402
 from vllm.third_party.flash_linear_attention.ops.fused_sigmoid_gating import (  # noqa: E402
     fused_sigmoid_gating_delta_rule_update,
 )
@@ -33,6 +37,8 @@ from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, MambaSpe
 from vllm.v1.utils import CpuGpuBuffer  # noqa: E402
 from vllm.v1.worker import mamba_utils  # noqa: E402
 from vllm.v1.worker.gpu.model_states import mamba_hybrid  # noqa: E402
+
+fused_recurrent.exp = triton_builtins.exp  # there it is `exp = tl.exp`
 
 SLOTS = 1 + REQUESTS * COLUMNS
 HEADS, VALUE_HEADS, KEY, VALUE = 1, 2, 16, 16
@@ -53,7 +59,7 @@ def run_recurrent(
     cache: torch.Tensor, accepted: list[int], lengths: list[int], table: torch.Tensor
 ) -> torch.Tensor:
     tokens = sum(lengths)
-    out, _ = fused_recurrent_gated_delta_rule(
+    out, _ = fused_recurrent.fused_recurrent_gated_delta_rule(
         q=states.random(1, tokens, HEADS, KEY, seed=1),
         k=states.random(1, tokens, HEADS, KEY, seed=2),
         v=states.random(1, tokens, VALUE_HEADS, VALUE, seed=3),
@@ -317,11 +323,11 @@ def run_ssm(
 
 
 @pytest.fixture
-def no_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`selective_state_update` enters its tensor's device, which on a CPU has no index."""
-    from contextlib import nullcontext
-
+def no_accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`selective_state_update` enters its tensor's device and asks for that device's tuning."""
     monkeypatch.setattr(torch.accelerator, "device_index", lambda _: nullcontext())
+    with override_ssm_config((8, 1)):
+        yield
 
 
 @pytest.mark.usefixtures("no_accelerator")
@@ -437,9 +443,12 @@ def copy_caches() -> tuple[torch.Tensor, torch.Tensor]:
     return conv, states.random(BLOCKS, VALUE_HEADS, VALUE, KEY, seed=2)
 
 
-def assert_copies_isolated(act: Any, table: torch.Tensor | None = None) -> None:
-    """Assert that the victim's copy neither reads nor writes blocks that are not its own."""
-    own = block_table()[VICTIM, :4].tolist()  # the columns that the request has been given
+def assert_copies_isolated(act: Any, columns: int = 4) -> None:
+    """Assert that the victim's copy stays within the first `columns` blocks of its row.
+
+    They are those that the request was given; what the row holds past them is left from before.
+    """
+    own = block_table()[VICTIM, :columns].tolist()
     others = [block for block in range(BLOCKS) if block not in own]
     results = []
     for mark in (0.0, 100.0):
@@ -447,7 +456,7 @@ def assert_copies_isolated(act: Any, table: torch.Tensor | None = None) -> None:
         conv[others] += mark
         temporal[others] += mark
         before = conv.clone(), temporal.clone()
-        act(Copies(block_table() if table is None else table, conv, temporal))
+        act(Copies(block_table(), conv, temporal))
         assert torch.equal(conv[others], before[0][others]), "another's conv state was written"
         assert torch.equal(temporal[others], before[1][others]), "another's state was written"
         results.append((conv[own], temporal[own]))
@@ -455,9 +464,9 @@ def assert_copies_isolated(act: Any, table: torch.Tensor | None = None) -> None:
     assert torch.equal(results[0][1], results[1][1]), "the state shows another request's"
 
 
-@pytest.mark.parametrize("bias", [-1, -3, COLUMNS, COLUMNS + 2])
+@pytest.mark.parametrize("bias", [-3, COLUMNS, COLUMNS + 2])
 def test_precopy_reads_no_other_request_by_a_stale_bias(bias: int) -> None:
-    """The victim moves from its column 1 to its column 0; it owns columns 0 to 3 of its row."""
+    """The victim moves from its column 1, with speculative columns 2 and 3, to its column 0."""
     assert_copies_isolated(lambda copies: copies.precopy([-1, 1, -1], [0, 0, 0], [0, bias, 0]))
 
 
@@ -484,11 +493,10 @@ def test_precopy_leaves_a_negative_block_alone() -> None:
 
 @pytest.mark.parametrize("accepted", [COLUMNS + 1, COLUMNS + 2])
 def test_postprocess_reads_no_other_request_by_a_stale_count(accepted: int) -> None:
-    """At 2 * BLOCK computed tokens the state of column 1 is kept; the running column is 1 too."""
+    """At 2 * BLOCK tokens, column 2 runs and its state at the boundary is kept in column 1."""
+    computed = [BLOCK - 1, 2 * BLOCK, BLOCK - 1]
     assert_copies_isolated(
-        lambda copies: copies.postprocess(
-            [1, accepted, 1], [0, 1, 0], [BLOCK - 1, 2 * BLOCK, BLOCK - 1]
-        )
+        lambda copies: copies.postprocess([1, accepted, 1], [0, 2, 0], computed), columns=5
     )
 
 
@@ -524,11 +532,8 @@ def test_postprocess_equals_the_copy_in_torch() -> None:
 # --- the accepted count's own source (model runner V2) --------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("sampled", "kept"), [(-1, 1), (0, 1), (1, 1), (COLUMNS, COLUMNS), (COLUMNS + 4, COLUMNS)]
-)
-def test_accepted_counts_stay_within_the_columns(sampled: int, kept: int) -> None:
-    """The method of the model state is the tree's own; its object holds only what it reads."""
+def store_sampled(sampled: int) -> list[int]:
+    """Run the model state's own method; its object holds only what the method reads."""
     counts = torch.full((REQUESTS,), 7, dtype=torch.int32)
     state = SimpleNamespace(
         num_accepted_tokens_gpu=counts,
@@ -540,4 +545,14 @@ def test_accepted_counts_stay_within_the_columns(sampled: int, kept: int) -> Non
     mamba_hybrid.MambaHybridModelState.postprocess_state(
         state, _int([2, -1, VICTIM]), _int([1, 1, sampled])
     )
-    assert counts.tolist() == [7, kept, 1]
+    return counts.tolist()
+
+
+@pytest.mark.parametrize("sampled", [COLUMNS + 1, COLUMNS + 4])
+def test_accepted_counts_stay_within_the_columns(sampled: int) -> None:
+    assert store_sampled(sampled) == [7, COLUMNS, 1]
+
+
+@pytest.mark.parametrize(("sampled", "kept"), [(-1, 1), (0, 1), (1, 1), (COLUMNS, COLUMNS)])
+def test_accepted_counts_are_unchanged_for_a_right_count(sampled: int, kept: int) -> None:
+    assert store_sampled(sampled) == [7, kept, 1]
