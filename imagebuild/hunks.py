@@ -1,7 +1,10 @@
 """Finding and replacing a patch's hunks in a file, without fuzz.
 
-A hunk is found where its lines stand exactly, byte for byte, at the expected place or at the only
-other place in the file. Nothing is ever placed by similarity.
+A hunk is found where its lines stand exactly, byte for byte: at the expected place, or at the only
+other place in the file. The ends of the file and the heading behind the second `@@` are context,
+too: a hunk without lines of context before or after its change stays at that end of the file, and
+lines that stand in another function than the patch speaks of are not the patch's lines. Nothing is
+ever placed by similarity, and nothing that could be taken for either state is placed at all.
 """
 
 from __future__ import annotations
@@ -16,7 +19,11 @@ if TYPE_CHECKING:
     from imagebuild.diff import Hunk
 
 State = Literal["before", "after", "neither"]
+Cause = Literal["found", "absent", "many", "both", "section"]
 _LINES = re.compile(rb"[^\n]*\n|[^\n]+")
+# What git takes for a heading where no attribute says otherwise: xdiff/xemit.c, def_ff.
+_HEADING = re.compile(rb"[A-Za-z_$]")
+_HEADING_BYTES = 80
 
 
 def split(data: bytes) -> list[bytes]:
@@ -31,9 +38,12 @@ class Match:
     Attributes:
         hunk: the hunk.
         state: whether its old lines, its new lines or neither were found.
-        at: the index of its first line in the file, from 0; the expected one for `neither`.
+        at: the index of its first line in the file, from 0; for `neither` the place that comes
+            nearest to it.
         offset: how many lines away from the expected place it was found.
         places: how often its lines stand in the file, where that is why it has no place.
+        cause: why it has no place: its lines are `absent`, stand in `many` places, are `both` old
+            and new, or stand below another heading (`section`).
     """
 
     hunk: Hunk
@@ -41,6 +51,7 @@ class Match:
     at: int
     offset: int = 0
     places: int = 0
+    cause: Cause = "found"
 
 
 @dataclass
@@ -65,41 +76,74 @@ class Lines:
         return b"".join(self.lines)
 
 
-def _places(lines: Sequence[bytes], block: tuple[bytes, ...], start: int) -> list[int]:
-    if not block:
-        return []
-    size, first = len(block), block[0]
-    return [
-        i
-        for i in range(start, len(lines) - size + 1)
-        if lines[i] == first and tuple(lines[i : i + size]) == block
+class _Index:
+    """Where each line of a file stands."""
+
+    def __init__(self, lines: Sequence[bytes]) -> None:
+        self.lines = list(lines)
+        self.where: dict[bytes, list[int]] = {}
+        for number, line in enumerate(self.lines):
+            self.where.setdefault(line, []).append(number)
+
+    def places(self, hunk: Hunk, block: tuple[bytes, ...], start: int) -> list[int]:
+        """Return the indices from `start` on where `block` stands whole."""
+        if not block:
+            return [] if self.lines else [0]
+        wanted, size = list(block), len(block)
+        rarest = min(range(size), key=lambda i: len(self.where.get(block[i], ())))
+        found = (number - rarest for number in self.where.get(block[rarest], ()))
+        return [
+            at
+            for at in found
+            if at >= start
+            and self.lines[at : at + size] == wanted
+            and (hunk.lines[0][0] == b" " or at == 0)
+            and (hunk.lines[-1][0] == b" " or at + size == len(self.lines))
+        ]
+
+    def same_section(self, hunk: Hunk, at: int) -> bool:
+        """Return whether the lines at index `at` stand below the heading that the hunk names."""
+        if not hunk.section or any(_HEADING.match(line) for line in hunk.pre):
+            return True
+        above = (self.lines[i] for i in range(at - 1, -1, -1))
+        heading = next((line for line in above if _HEADING.match(line)), b"")
+        return heading[:_HEADING_BYTES].rstrip() == hunk.section
+
+
+def _find(index: _Index, hunk: Hunk, start: int, expected: int) -> Match:
+    sides: tuple[tuple[State, tuple[bytes, ...]], ...] = (
+        ("before", hunk.pre),
+        ("after", hunk.post),
+    )
+    standing = [(state, at) for state, block in sides for at in index.places(hunk, block, start)]
+    sure = [
+        (state, at)
+        for state, at in standing
+        if standing == [(state, expected)] or index.same_section(hunk, at)
     ]
-
-
-def _find(lines: Sequence[bytes], hunk: Hunk, start: int, expected: int) -> Match:
-    # The shorter side can be contained in the longer one, so the longer one is looked for first.
-    sides: list[tuple[State, tuple[bytes, ...]]] = [("before", hunk.pre), ("after", hunk.post)]
-    sides.sort(key=lambda side: -len(side[1]))
-    many = 0
-    for state, block in sides:
-        if not block and not lines:
-            return Match(hunk, state, 0)
-        places = _places(lines, block, start)
-        if expected in places:
+    exact = [state for state, at in sure if at == expected]
+    match exact, sure:
+        case [state], _:
             return Match(hunk, state, expected)
-        if len(places) == 1:
-            return Match(hunk, state, places[0], places[0] - expected)
-        many = max(many, len(places))
-    return Match(hunk, "neither", max(expected, 0), places=many)
+        case [_, _], _:
+            return Match(hunk, "neither", expected, cause="both")
+        case _, [(state, at)]:
+            return Match(hunk, state, at, at - expected)
+        case _, []:
+            at = standing[0][1] if standing else max(expected, 0)
+            return Match(hunk, "neither", at, cause="section" if standing else "absent")
+        case _:
+            return Match(hunk, "neither", sure[0][1], places=len(sure), cause="many")
 
 
 def locate(lines: Sequence[bytes], hunks: Sequence[Hunk]) -> tuple[Match, ...]:
     """Return where each hunk stands in `lines`, in order and without overlaps."""
+    index = _Index(lines)
     found: list[Match] = []
     start = shift = 0
     for hunk in hunks:
         expected = max(hunk.old_start - 1, 0) + shift
-        match = _find(lines, hunk, start, expected)
+        match = _find(index, hunk, start, expected)
         found.append(match)
         if match.state == "neither":
             continue

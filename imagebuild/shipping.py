@@ -34,7 +34,25 @@ _BUILD_FILES = frozenset(
     }
 )
 _COMPILED = frozenset(
-    ".c .cc .cmake .cpp .cu .cuh .cxx .h .hip .hpp .inc .inl .ipp .pyx .pxd .rs .proto".split()
+    [
+        ".c",
+        ".cc",
+        ".cmake",
+        ".cpp",
+        ".cu",
+        ".cuh",
+        ".cxx",
+        ".h",
+        ".hip",
+        ".hpp",
+        ".inc",
+        ".inl",
+        ".ipp",
+        ".pyx",
+        ".pxd",
+        ".rs",
+        ".proto",
+    ]
 )
 
 

@@ -131,6 +131,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     show.add_argument("line", nargs="?", help="release line, such as v0.33.0")
     show.add_argument("patch", nargs="?", help="one patch, with everything that is known of it")
+    show.add_argument(
+        "--markdown", action="store_true", help="print docs/patches.md, the page of all lines"
+    )
 
     verify = _add(
         commands,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from imagebuild import schema, series, upstream
+from imagebuild import patch_table, schema, series, upstream
 from imagebuild.cli.output import emit
 from imagebuild.errors import UsageError
 
@@ -123,6 +123,10 @@ def run(arguments: argparse.Namespace, project: Project) -> int:
         UsageError: if there is no such line or patch.
     """
     lock = upstream.load(project.upstream_lock)
+    if arguments.markdown:
+        loaded = [(line, series.load(project, name)) for name, line in lock.lines.items()]
+        print(patch_table.render(loaded), end="")
+        return 0
     if arguments.line is None:
         text, facts = _show_lines(lock, project)
         emit(arguments, text, facts)

