@@ -70,6 +70,9 @@ class FileState(Enum):
     MISSING = "missing"
 
 
+_LOST = {FileState.FOREIGN, FileState.MISSING}
+
+
 @dataclass(frozen=True)
 class FileReport:
     """One file of one patch.
@@ -193,21 +196,36 @@ class _Planner:
 
     def outcome(self, patch: Patch, files: tuple[FileReport, ...]) -> tuple[Outcome, str]:
         states = {file.state for file in files}
-        lost = states & {FileState.FOREIGN, FileState.MISSING}
-        if states == {FileState.DONE}:
+        if states == {FileState.DONE} and not any(file.matches for file in files):
             return Outcome.ALREADY_APPLIED, "every file has the patch's content"
-        if not lost and (FileState.HALF in states or len(states) > 1):
+        if not states & _LOST and (FileState.HALF in states or len(states) > 1):
             return Outcome.PARTIAL, _halves(files)
-        if dropwhen.upstreamed(patch.meta.drop_when, self.tree):
-            also = "" if lost else ", though its hunks still apply"
-            return Outcome.UPSTREAMED, f"drop-when holds{also}"
-        if FileState.MISSING in lost:
+        if not dropwhen.upstreamed(patch.meta.drop_when, self.tree):
+            return self.needed(files)
+        # A part that was merged must not speak for a part that only changed.
+        proven = {check.file for check in patch.meta.drop_when}
+        unproven = [f.path for f in files if f.state in _LOST and f.path not in proven]
+        if unproven:
+            outcome, reason = self.needed(files)
+            return outcome, f"{reason}; drop-when holds, but not a word on {', '.join(unproven)}"
+        return Outcome.UPSTREAMED, f"drop-when holds{_beside_drop_when(states)}"
+
+    def needed(self, files: tuple[FileReport, ...]) -> tuple[Outcome, str]:
+        states = {file.state for file in files}
+        if FileState.MISSING in states:
             gone = [file.path for file in files if file.state is FileState.MISSING]
             return Outcome.TARGET_GONE, f"no {', '.join(gone)} in {self.plan.label}"
-        if lost:
+        if FileState.FOREIGN in states:
             return Outcome.DRIFTED, _drift(files)
-        moved = sum(file.moved for file in files)
-        return Outcome.APPLIES, f"{moved} hunks at other lines" if moved else "at the exact lines"
+        if states == {FileState.DONE}:
+            return Outcome.ALREADY_APPLIED, "every hunk is in, word for word"
+        match sum(file.moved for file in files):
+            case 0:
+                return Outcome.APPLIES, "at the exact lines"
+            case 1:
+                return Outcome.APPLIES, "1 hunk at other lines"
+            case moved:
+                return Outcome.APPLIES, f"{moved} hunks at other lines"
 
     def put_in(self, patch: Patch, files: tuple[FileReport, ...]) -> None:
         for file in files:
@@ -255,18 +273,32 @@ def _halves(files: tuple[FileReport, ...]) -> str:
     return "; ".join(f"{file.path} is {file.state.value}" for file in files)
 
 
+def _beside_drop_when(states: set[FileState]) -> str:
+    if states == {FileState.PENDING}:
+        return ", though its hunks still apply"
+    return ", and every hunk is in, word for word" if states == {FileState.DONE} else ""
+
+
+def no_place(match: Match) -> str:
+    """Return why a hunk has no place, to go behind "its lines"."""
+    match match.cause:
+        case "many":
+            return f"stand in {match.places} places"
+        case "both":
+            return "stand there as they were and as they shall be: they repeat too much to tell"
+        case "section":
+            return f"stand at line {match.at + 1} only, not in the part that the patch names"
+        case _:
+            return "are not there"
+
+
 def _drift(files: tuple[FileReport, ...]) -> str:
-    parts = []
-    for file in files:
-        for match in file.failed:
-            number = file.matches.index(match) + 1
-            why = (
-                f"its lines stand in {match.places} places"
-                if match.places
-                else "its lines are not there"
-            )
-            parts.append(f"{file.path}, hunk {number} of {len(file.matches)}: its lines {why}")
-    return "; ".join(parts)
+    return "; ".join(
+        f"{file.path}, hunk {number} of {len(file.matches)}: its lines {no_place(match)}"
+        for file in files
+        for number, match in enumerate(file.matches, 1)
+        if match.state == "neither"
+    )
 
 
 def plan(series: Series, tree: Tree, pins: LineChecksums | None = None) -> Plan:

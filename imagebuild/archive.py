@@ -12,6 +12,7 @@ and an intact gzip trailer: otherwise it is cut short or damaged.
 
 from __future__ import annotations
 
+import re
 import tarfile
 import unicodedata
 from dataclasses import dataclass, field
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
+"""What Python makes of such bytes (PEP 383)."""
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 _LONGEST_PART = 255
 _LONGEST_PATH = 1024
 
@@ -105,6 +109,11 @@ class SourceArchive:
         """The digest of the packed file; whole once all members were read."""
         return Sha256(self._packed.digest.hexdigest())
 
+    @property
+    def consumed(self) -> int:
+        """Bytes of the packed file that were read so far."""
+        return self._packed.consumed
+
     def members(self) -> Iterator[tuple[Member, Iterator[bytes]]]:
         """Yield each regular file and its content in pieces of at most 256 KiB.
 
@@ -175,11 +184,11 @@ def _problem(name: str) -> str | None:
     parts = name.split("/")
     raw = [part.encode("utf-8", "surrogateescape") for part in parts]
     checks = (
-        (any("\udc80" <= char <= "\udcff" for char in name), "bytes that are not UTF-8"),
+        (_NOT_UTF8.search(name), "bytes that are not UTF-8"),
         (name.startswith("/"), "an absolute path"),
-        (bool({"..", ".", ""} & set(parts)), "a part that is empty, `.` or `..`"),
-        (any(part.lower() == ".git" for part in parts), "a .git folder"),
-        (any(unicodedata.category(char) == "Cc" for char in name), "a control character"),
+        (not {"..", ".", ""}.isdisjoint(parts), "a part that is empty, `.` or `..`"),
+        (".git" in name.lower().split("/"), "a .git folder"),
+        (_CONTROL.search(name), "a control character"),
         (max(map(len, raw)) > _LONGEST_PART, f"a part longer than {_LONGEST_PART} bytes"),
         (len(name) > _LONGEST_PATH, f"a path longer than {_LONGEST_PATH} characters"),
     )

@@ -52,6 +52,18 @@ def _generated(line: Line, series: Series, upstream: Tree) -> dict[str, bytes]:
     }
 
 
+def _check_generated(series: Series) -> None:
+    taken = {identity.OVERLAY_MODULE, identity.VERSION_MODULE} & {*series.overlay, *series.targets}
+    for path in sorted(taken):
+        raise ConflictError(
+            "the series makes a file that the build generates",
+            file=path,
+            expected="neither a patch nor an overlay file for it",
+            found="an overlay file" if path in series.overlay else "a patch that changes it",
+            next_command=f"python build.py edit {series.line}",
+        )
+
+
 def check_overlay(series: Series, upstream: Tree, module: bytes | None = None) -> None:
     """Check that upstream has no file of its own where the overlay puts one.
 
@@ -85,9 +97,11 @@ def assemble(line: Line, series: Series, plan: Plan, upstream: Tree) -> Patchset
         upstream: the release itself, for the content that the produced files replace.
 
     Raises:
-        ConflictError: if an overlay file exists upstream with other content.
+        ConflictError: if an overlay file exists upstream with other content, or the series makes a
+            file that is generated.
         DriftedError: if upstream's version module has an unknown form.
     """
+    _check_generated(series)
     generated = _generated(line, series, upstream)
     check_overlay(series, upstream, generated[identity.OVERLAY_MODULE])
 
@@ -174,6 +188,7 @@ def build_patchset(
         BuildError: of the outcome's class for the first patch that does not apply.
         ChecksumError: if a result is not the pinned one.
     """
+    checksums.check_line(pins, line)
     plan = apply.plan(series, tree, pins)
     raise_first_failure(plan, tree)
     apply.check_results(plan, pins)

@@ -12,13 +12,14 @@ import msgspec
 
 from imagebuild import schema
 from imagebuild.digest import Sha256, sha256_bytes
-from imagebuild.errors import ChecksumError
+from imagebuild.errors import ChecksumError, LockError
 from imagebuild.schema import Hash, Text, Value
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from imagebuild.series import Series
+    from imagebuild.upstream import Line
 
 SCHEMA = 1
 WHAT = "checksums.lock"
@@ -88,6 +89,30 @@ class Checksums(Value, frozen=True):
         return self.lines[name]
 
 
+def _contradictions(line: LineChecksums) -> list[str]:
+    found = []
+    state: dict[str, str] = {}
+    seen: set[tuple[str, str]] = set()
+    for pin in line.targets:
+        where = f"target {pin.path} of {pin.patch}"
+        if (pin.patch, pin.path) in seen:
+            found.append(f"{where} stands twice")
+        if f"{pin.patch}.patch" not in line.patches:
+            found.append(f"{where} is of no known patch")
+        if pin.before != state.get(pin.path, pin.before):
+            found.append(f"{where} does not start where the patch before it ended")
+        if pin.before == pin.after:
+            found.append(f"{where} changes nothing")
+        seen.add((pin.patch, pin.path))
+        state[pin.path] = pin.after
+    found += [
+        f"{path} ends as {digest[:12]} and is produced as {line.produced.get(path, 'nothing')[:12]}"
+        for path, digest in state.items()
+        if line.produced.get(path) != digest
+    ]
+    return found
+
+
 def parse(data: bytes, path: Path) -> Checksums:
     """Return the lock that `data` holds; `path` is for messages.
 
@@ -96,7 +121,18 @@ def parse(data: bytes, path: Path) -> Checksums:
     """
     document = schema.parse_toml(data, path, WHAT)
     schema.check_schema(document, SCHEMA, path, WHAT)
-    return schema.convert(document, Checksums, path, WHAT)
+    lock = schema.convert(document, Checksums, path, WHAT)
+    for name, line in lock.lines.items():
+        contradictions = _contradictions(line)
+        if contradictions:
+            raise LockError(
+                f"the checksums of line {name} contradict themselves",
+                file=path,
+                expected="what the tool wrote: each target once, each file's digests in a chain",
+                found="; ".join(contradictions),
+                next_command=f"python build.py lock {name} --write",
+            )
+    return lock
 
 
 def load(path: Path) -> Checksums:
@@ -112,7 +148,7 @@ def dump(checksums: Checksums) -> bytes:
     """Return the lock as bytes; the same value gives the same bytes."""
     import tomli_w  # noqa: PLC0415  (only for writing)
 
-    document = msgspec.to_builtins(checksums)
+    document = msgspec.to_builtins(checksums, order="deterministic")
     for line in document["lines"].values():
         line["targets"] = list(line["targets"])
     return _HEADER + tomli_w.dumps(document).encode()
@@ -139,6 +175,26 @@ def patchset_sha256(series: Series) -> Sha256:
         f"overlay {path} {sha256_bytes(series.overlay[path])}\n" for path in sorted(series.overlay)
     ]
     return sha256_bytes("".join(text).encode())
+
+
+def check_line(pins: LineChecksums, line: Line) -> None:
+    """Compare the pins that a line's checksums were derived on with the line itself.
+
+    Raises:
+        ChecksumError: if they were derived for another version or on another sdist.
+    """
+    for what, pinned, found in (
+        ("version", pins.version, line.local_version),
+        ("sdist", pins.sdist, line.sdist.sha256),
+    ):
+        if pinned != found:
+            raise ChecksumError(
+                f"the checksums of line {line.tag} were made for another {what}",
+                file=WHAT,
+                expected=f"{what} {found}, as in upstream.lock",
+                found=f"{what} {pinned}",
+                next_command=f"python build.py lock {line.tag} --write",
+            )
 
 
 def check_inputs(pins: LineChecksums, series: Series) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _HUNK = re.compile(rb"^@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(?: ?(.*))?\n?$")
 _GIT = re.compile(rb"^diff --git a/(\S+) b/(\S+)\n?$")
+_INDEX = re.compile(rb"^index [0-9a-f]{4,64}\.\.[0-9a-f]{4,64}(?: 100(?:644|755))?\n$")
 _SUBJECT = re.compile(rb"^Subject: (?:\[PATCH[^\]]*\] )?(.*(?:\n[ \t].*)*)", re.MULTILINE)
 _NO_NEWLINE = b"\\ No newline at end of file"
 _FORBIDDEN = {
@@ -104,7 +105,8 @@ class _Reader:
     """The lines of one patch file, and where reading stands."""
 
     def __init__(self, data: bytes, path: Path) -> None:
-        self.lines = data.splitlines(keepends=True) if b"\r" not in data else _split(data)
+        # At line feeds only: a carriage return is part of its line.
+        self.lines = re.findall(rb"[^\n]*\n|[^\n]+", data)
         self.path = path
         self.at = 0
 
@@ -126,39 +128,61 @@ class _Reader:
         )
 
 
-def _split(data: bytes) -> list[bytes]:
-    """Split at line feeds only: a carriage return is part of its line."""
-    return re.findall(rb"[^\n]*\n|[^\n]+", data)
+def _text(line: bytes | None) -> str:
+    return "the end of the file" if line is None else line.decode("utf-8", "replace").strip()
 
 
-def _hunk(reader: _Reader, header: bytes) -> Hunk:
+def _hunk_line(reader: _Reader, missing: str) -> tuple[bytes, bytes]:
+    """Return the next line of a hunk: its mark, and its text with its line's end."""
+    line = reader.take()
+    if line is None or not line.endswith(b"\n"):
+        reader.fail(missing, "the end of the file")
+    mark, text = line[:1], line[1:]
+    if mark == b"\n":  # some mailers strip the mark of an empty context line
+        mark, text = b" ", b"\n"
+    if mark not in (b" ", b"+", b"-"):
+        reader.fail("a line of the hunk", _text(line))
+    following = reader.peek()
+    if following is not None and following.startswith(_NO_NEWLINE):
+        reader.take()
+        text = text.removesuffix(b"\n")
+    return mark, text
+
+
+def _check_hunk(reader: _Reader, hunk: Hunk) -> None:
+    if all(mark == b" " for mark, _ in hunk.lines):
+        reader.fail("a hunk that changes something", "context only")
+    if hunk.pre == hunk.post:
+        reader.fail("a hunk that changes something", "the same lines taken out and put in")
+    if any(not line.endswith(b"\n") for side in (hunk.pre, hunk.post) for line in side[:-1]):
+        reader.fail("no lines after the one without a newline", "more lines of the file")
+    if hunk.old_start > 1 and hunk.lines[0][0] != b" ":
+        reader.fail("three lines of context (git format-patch --unified=3)", "a hunk without any")
+
+
+def _hunk(reader: _Reader, header: bytes, delta: int) -> Hunk:
+    """Return a hunk; `delta` is how many lines the hunks before it add to the file."""
     match = _HUNK.match(header)
     if match is None:
-        reader.fail("@@ -START,COUNT +START,COUNT @@", header.decode("utf-8", "replace").strip())
+        reader.fail("@@ -START,COUNT +START,COUNT @@", _text(header))
     old_start, old_left = int(match[1]), int(match[2] or b"1")
-    new_left = int(match[4] or b"1")
+    new_start, new_left = int(match[3]), int(match[4] or b"1")
+    # A side without lines names the line before it.
+    implied = old_start + delta + (not old_left) - (not new_left)
+    if new_start != implied:
+        reader.fail(f"+{implied} after the hunks before it", f"+{new_start}")
     lines: list[tuple[bytes, bytes]] = []
     while old_left or new_left:
-        line = reader.take()
-        if line is None:
-            reader.fail(f"{old_left} more old and {new_left} more new lines", "the end of the file")
-        mark, text = line[:1], line[1:]
-        if mark == b"\n":  # some mailers strip the mark of an empty context line
-            mark, text = b" ", b"\n"
-        if mark not in (b" ", b"+", b"-"):
-            reader.fail("a line of the hunk", line.decode("utf-8", "replace").strip())
+        missing = f"{old_left} more old and {new_left} more new lines"
+        mark, text = _hunk_line(reader, missing)
         old_left -= mark != b"+"
         new_left -= mark != b"-"
         if old_left < 0 or new_left < 0:
             reader.fail("as many lines as the hunk's header says", "more")
-        following = reader.peek()
-        if following is not None and following.startswith(_NO_NEWLINE):
-            reader.take()
-            text = text.removesuffix(b"\n")
         lines.append((mark, text))
-    if all(mark == b" " for mark, _ in lines):
-        reader.fail("a hunk that changes something", "context only")
-    return Hunk(old_start, tuple(lines), (match[5] or b"").rstrip(b"\n"))
+    hunk = Hunk(old_start, tuple(lines), (match[5] or b"").rstrip(b"\n"))
+    _check_hunk(reader, hunk)
+    return hunk
 
 
 def _path(reader: _Reader, header: bytes) -> str:
@@ -166,7 +190,7 @@ def _path(reader: _Reader, header: bytes) -> str:
     if match is None or match[1] != match[2]:
         reader.fail(
             "diff --git a/PATH b/PATH, a plain UTF-8 path without spaces, the same twice",
-            header.decode("utf-8", "replace").strip(),
+            _text(header),
         )
     try:
         path = match[1].decode("utf-8")
@@ -182,35 +206,49 @@ def _file(reader: _Reader, header: bytes) -> FileDiff:
     while (line := reader.take()) is not None and not line.startswith(b"--- "):
         for start, rule in _FORBIDDEN.items():
             if line.startswith(start):
-                reader.fail(rule, line.decode("utf-8", "replace").strip())
-        if not line.startswith(b"index "):
-            reader.fail("index, --- or +++", line.decode("utf-8", "replace").strip())
+                reader.fail(rule, _text(line))
+        if _INDEX.match(line) is None:
+            reader.fail("index OLD..NEW of a regular file, --- or +++", _text(line))
     names = (line, reader.take())
     if names != (f"--- a/{path}\n".encode(), f"+++ b/{path}\n".encode()):
-        reader.fail(f"--- a/{path} and +++ b/{path}", b"".join(n or b"" for n in names))
-    hunks = []
+        reader.fail(f"--- a/{path} and +++ b/{path}", " and ".join(_text(name) for name in names))
+    hunks: list[Hunk] = []
+    delta = end = 0
     while (line := reader.peek()) is not None and line.startswith(b"@@ "):
         reader.take()
-        hunks.append(_hunk(reader, line))
+        hunk = _hunk(reader, line, delta)
+        if hunks and hunk.old_start < end:
+            reader.fail("hunks in the order of the file, none over another", _text(line))
+        delta += len(hunk.post) - len(hunk.pre)
+        end = hunk.old_start + len(hunk.pre)
+        hunks.append(hunk)
     if not hunks:
-        reader.fail("at least one hunk", "none")
-    starts = [hunk.old_start for hunk in hunks]
-    if starts != sorted(set(starts)):
-        reader.fail("hunks in the order of the file", starts)
+        reader.fail("at least one hunk", _text(line))
     return FileDiff(path, tuple(hunks))
 
 
 def _message(reader: _Reader, head: bytes) -> tuple[str, str]:
-    match = _SUBJECT.search(head)
+    if head.partition(b"\n")[0].endswith(b"\r"):
+        reader.fail("line feeds", "carriage returns at the ends of the mail's own lines")
+    match = _SUBJECT.search(head.partition(b"\n\n")[0])
     if not head.startswith(b"From ") or match is None:
         reader.fail("a commit in mail form (git format-patch)", "no From line and Subject")
     body = head.partition(b"\n\n")[2]
     body = re.split(rb"^---\s*$", body, maxsplit=1, flags=re.MULTILINE)[0]
     try:
-        subject = re.sub(r"\s*\n\s+", " ", match[1].decode("utf-8")).strip()
-        return subject, body.decode("utf-8").strip()
+        folded = match[1].decode("utf-8").split("\n")
+        return " ".join(line.strip() for line in folded).strip(), body.decode("utf-8").strip()
     except UnicodeDecodeError as error:
         reader.fail("a message in UTF-8", error)
+
+
+def _signature(reader: _Reader) -> None:
+    """Read git's version at the end of a mail; nothing may hide behind it."""
+    version = reader.take()
+    rest = [line for line in reader.lines[reader.at :] if line.strip()]
+    if version is None or not re.fullmatch(rb"[0-9][0-9A-Za-z. ()-]*\n?", version) or rest:
+        reader.fail("git's version, then the end", _text(rest[0] if rest else version))
+    reader.at = len(reader.lines)
 
 
 def parse(data: bytes, path: Path) -> PatchText:
@@ -229,10 +267,10 @@ def parse(data: bytes, path: Path) -> PatchText:
     while (line := reader.take()) is not None:
         if line.startswith(b"diff --git "):
             files.append(_file(reader, line))
-        elif line.startswith(b"-- "):
-            break
+        elif line == b"-- \n":
+            _signature(reader)
         elif line.strip():
-            reader.fail("diff --git, or the end", line.decode("utf-8", "replace").strip())
+            reader.fail("diff --git, or the end", _text(line))
     if not files:
         reader.fail("at least one changed file", "none")
     paths = [file.path for file in files]

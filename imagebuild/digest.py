@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 Sha256 = NewType("Sha256", str)
 """Sixty-four lower-case hexadecimal digits."""
 
-PATTERN = r"^[0-9a-f]{64}$"
+PATTERN = r"^[0-9a-f]{64}\Z"
 _CHUNK = 1 << 20
 
 

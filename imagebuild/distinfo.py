@@ -72,6 +72,10 @@ def read(archive: Archive, line: Line, platform: Platform) -> DistInfo:
             found=", ".join(found) or "no dist-info",
             next_command=f"python build.py {line.tag}",
         )
+    if any(name.split("/")[0].endswith(".data") for name in archive.members):
+        raise _bad(
+            archive, "the wheel has a .data folder", "files that are installed in place", old
+        )
     files = {
         name.removeprefix(f"{old}/"): archive.read(member)
         for name, member in archive.members.items()

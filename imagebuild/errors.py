@@ -40,7 +40,11 @@ class BuildError(Exception):
         self.detail = detail
 
     def diagnostics(self) -> str:
-        """Return the error as text for a person, several lines, without a trailing newline."""
+        """Return the error as text for a person, several lines, without a trailing newline.
+
+        What cannot be printed, such as a file name that is no UTF-8 or a terminal's control
+        sequence, stands there escaped.
+        """
         lines = [f"error: {self.summary}"]
         facts = (
             ("file", self.file),
@@ -51,7 +55,7 @@ class BuildError(Exception):
         lines += [f"  {name + ':':<10}{value}" for name, value in facts if value is not None]
         if self.detail:
             lines += ["", self.detail.rstrip("\n")]
-        return "\n".join(lines)
+        return _printable("\n".join(lines))
 
     def facts(self) -> dict[str, str | int | None]:
         """Return the error as a mapping for `--json`."""
@@ -65,6 +69,13 @@ class BuildError(Exception):
             "next": self.next_command,
             "detail": self.detail,
         }
+
+
+def _printable(text: str) -> str:
+    return "".join(
+        char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode()
+        for char in text
+    )
 
 
 class UsageError(BuildError):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import difflib
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from imagebuild import hunks
-from imagebuild.apply import FileState, Outcome
+from imagebuild.apply import FileState, Outcome, no_place
+from imagebuild.diff import FileDiff
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from imagebuild.apply import FileReport, Report
-    from imagebuild.diff import FileDiff, Hunk
+    from imagebuild.diff import Hunk
     from imagebuild.tree import Tree
 
 _CONTEXT = 3
@@ -23,6 +25,11 @@ def next_command(report: Report, line: str) -> str:
     """Return what to run after a failing outcome."""
     name = report.patch.name
     match report.outcome:
+        case Outcome.UPSTREAMED if all(file.state is FileState.PENDING for file in report.files):
+            return (
+                f"$EDITOR patches/{line}/{name}.toml   (its drop-when holds where every line that "
+                "the patch replaces still stands; or retire the patch)"
+            )
         case Outcome.UPSTREAMED:
             return (
                 f"git rm patches/{line}/{name}.*; take {name} out of patches/{line}/series; "
@@ -60,9 +67,7 @@ def _history(base: bytes, now: bytes, start: int, stop: int) -> str:
     """Return what upstream changed near lines `start` to `stop` of the older content."""
     old, new = hunks.split(base), hunks.split(now)
     out = []
-    for group in difflib.SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(
-        _CONTEXT
-    ):
+    for group in difflib.SequenceMatcher(None, old, new).get_grouped_opcodes(_CONTEXT):
         if group[0][1] > stop or group[-1][2] < start:
             continue
         for tag, i1, i2, j1, j2 in group:
@@ -78,19 +83,21 @@ def _drifted(file: FileReport, change: FileDiff, tree: Tree, base: Tree | None) 
     content = tree.read(file.path) or b""
     lines = hunks.split(content)
     before = None if base is None else base.read(file.path)
-    for match in file.failed:
-        number = file.matches.index(match) + 1
+    for number, match in enumerate(file.matches, 1):
+        if match.state != "neither":
+            continue
         yield f"{file.path}, hunk {number} of {len(change.hunks)} wants to make this change:\n"
         yield "".join(f"  {line}\n" for line in match.hunk.text().splitlines())
-        if match.places:
-            yield f"Its lines stand in {match.places} places; none is the expected one.\n"
+        if match.cause != "absent":
+            yield f"Its lines {no_place(match)}.\n"
             continue
         if hunks.locate(lines, (match.hunk,))[0].state == "before":
             yield f"Its lines stand in {tree.label}: an earlier patch of the series changes them.\n"
             continue
         at = nearest(lines, match.hunk)
         if at is None:
-            yield f"None of its lines is in {tree.label} any more.\n"
+            yield f"None of its lines is in this file of {tree.label} any more.\n"
+            yield from _elsewhere(FileDiff(file.path, (match.hunk,)), tree)
         else:
             yield f"{tree.label} has there now:\n"
             yield _show(lines, at - 1, at + len(match.hunk.pre) + _CONTEXT)
@@ -102,23 +109,23 @@ def _drifted(file: FileReport, change: FileDiff, tree: Tree, base: Tree | None) 
 
 
 def find_moved(change: FileDiff, tree: Tree) -> list[tuple[str, int, float]]:
-    """Return where the content of a missing file went.
+    """Return where the content that a patch looks for went.
 
     Args:
-        change: what the patch wants to do to the missing file.
+        change: what the patch wants to do to the file that has lost it.
         tree: the tree to search, all of it.
 
     Returns:
-        Up to three candidates, best first: path, line (from 1), and the share of the patch's
-        telling lines that stand there.
+        Up to three other files of the same kind, best first: path, line (from 1), and the share of
+        the patch's telling lines that stand there.
     """
     wanted = {line for hunk in change.hunks for line in hunk.pre if len(line.strip()) >= _TELLING}
     if not wanted:
         return []
-    suffix = change.path.rpartition(".")[2]
+    suffix = PurePosixPath(change.path).suffix
     found = []
     for path in tree.files():
-        if not path.endswith(f".{suffix}"):
+        if path == change.path or PurePosixPath(path).suffix != suffix:
             continue
         content = tree.read(path) or b""
         if not any(line in content for line in wanted):
@@ -131,12 +138,12 @@ def find_moved(change: FileDiff, tree: Tree) -> list[tuple[str, int, float]]:
     return sorted(found, key=lambda item: (-item[2], item[0]))[:3]
 
 
-def _gone(change: FileDiff, tree: Tree) -> Iterator[str]:
+def _elsewhere(change: FileDiff, tree: Tree) -> Iterator[str]:
     moved = find_moved(change, tree)
     if not moved:
-        yield f"{change.path}: its content is nowhere else in {tree.label}.\n"
+        yield f"They are nowhere else in {tree.label}.\n"
         return
-    yield f"{change.path} is gone. The lines that the patch looks for stand in:\n"
+    yield "The lines that the patch looks for stand in:\n"
     for path, line, share in moved:
         yield f"  {path}:{line} ({share:.0%} of them)\n"
 
@@ -155,7 +162,8 @@ def explain(report: Report, tree: Tree, base: Tree | None = None) -> str:
         if file.state is FileState.FOREIGN and report.outcome is Outcome.DRIFTED:
             parts += _drifted(file, changes[file.path], tree, base)
         elif file.state is FileState.MISSING and report.outcome is Outcome.TARGET_GONE:
-            parts += _gone(changes[file.path], tree)
+            parts.append(f"{file.path} is gone.\n")
+            parts += _elsewhere(changes[file.path], tree)
         elif file.state is FileState.HALF:
             for number, match in enumerate(file.matches, 1):
                 parts.append(f"{file.path}, hunk {number}: the lines {match.state} it are there\n")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_WRITING = _FULL | {errno.EIO, errno.EROFS}
 
 
 def storage_error(error: OSError, path: Path) -> StorageError:
@@ -44,6 +45,7 @@ def atomic(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
 
     Until then the bytes are in a temporary file `.NAME.*.tmp` beside it, which is removed on an
     error; after a killed process `sweep` removes it. The content reaches the disk before the name.
+    Other errors of the block, such as a connection's, stay what they are.
 
     Args:
         path: the final name; its folder is created.
@@ -57,13 +59,19 @@ def atomic(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     temporary = Path(name)
     try:
-        with storing(path), os.fdopen(handle, "w+b") as file:
+        with os.fdopen(handle, "w+b") as file:
             yield file
-            file.flush()
-            os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
+            with storing(path):
+                file.flush()
+                os.fchmod(file.fileno(), mode)
+                os.fsync(file.fileno())
         with storing(path):
             temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if error.errno in _WRITING:
+            raise storage_error(error, path) from error
+        raise
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -81,6 +89,7 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 def sweep(folder: Path) -> None:
     """Remove what killed runs left in `folder`. Call it only while holding the folder's lock."""
-    for leftover in folder.glob(".*.tmp"):
+    for leftover in folder.glob(".*.????????.tmp"):
         if leftover.is_file():
-            leftover.unlink(missing_ok=True)
+            with storing(leftover):
+                leftover.unlink(missing_ok=True)

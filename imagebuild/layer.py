@@ -35,7 +35,7 @@ from imagebuild.wheel import check_sources
 from imagebuild.zipfmt import open_zip
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from imagebuild.distinfo import DistInfo
@@ -49,20 +49,46 @@ _OPTIMISATIONS = ("", ".opt-1", ".opt-2")  # PEP 488
 
 
 @dataclass(frozen=True)
+class Digests:
+    """What a layer's bytes are.
+
+    Attributes:
+        blob: the digest of the gzip stream.
+        tar: the digest of the tar inside: the diffID.
+        size: the length of the gzip stream.
+    """
+
+    blob: Sha256
+    tar: Sha256
+    size: int
+
+
+@dataclass(frozen=True)
 class Layer:
     """A layer blob that stands whole under its final name.
 
     Attributes:
         path: where it is.
-        digest: the digest of the blob.
-        diff_id: the digest of the tar inside.
-        size: the blob's size in bytes.
+        digests: what it is.
     """
 
     path: Path
-    digest: Sha256
-    diff_id: Sha256
-    size: int
+    digests: Digests
+
+    @property
+    def digest(self) -> Sha256:
+        """The digest of the blob."""
+        return self.digests.blob
+
+    @property
+    def diff_id(self) -> Sha256:
+        """The digest of the tar inside."""
+        return self.digests.tar
+
+    @property
+    def size(self) -> int:
+        """The blob's size in bytes."""
+        return self.digests.size
 
 
 @dataclass(frozen=True)
@@ -105,7 +131,7 @@ def write_layer(
         vouched: the digests of the sdist's files. RECORD vouches for what wheel and sdist agree on;
             the rest the image compiled for itself, and RECORD lists it without a digest.
         epoch: SOURCE_DATE_EPOCH, the time of all entries.
-        progress: is told of the bytes written.
+        progress: is told of the bytes packed.
 
     Raises:
         TargetError, ChecksumError, ConflictError, ArchiveError: as `write_wheel`.
@@ -114,24 +140,35 @@ def write_layer(
     content = layer_content(official, patchset, line, platform, vouched)
     dest = dest_dir / layer_name(line, platform)
     total = sum(len(file.data) for file in content.values())
-    with progress.step("pack", dest.name, total) as done, files.atomic(dest) as file:
-        blob, tar = hashlib.sha256(), hashlib.sha256()
-        size = 0
+    with (
+        progress.step("pack", dest.name, total) as done,
+        files.atomic(dest) as file,
+        files.storing(dest),
+    ):
+        digests = serialize(content, epoch, file.write)
+        done(total)
+    return Layer(dest, digests)
 
-        def sink(data: bytes) -> None:
-            nonlocal size
-            file.write(data)
-            blob.update(data)
-            size += len(data)
 
-        with files.storing(dest):
-            stream = StoredGzip(sink)
-            for path, data in _entries(content, epoch):
-                tar.update(data)
-                stream.write(data)
-                done(len(content[path].data) if path in content else 0)
-            stream.finish()
-    return Layer(dest, Sha256(blob.hexdigest()), Sha256(tar.hexdigest()), size)
+def serialize(
+    content: Mapping[str, LayerFile], epoch: int, write: Callable[[bytes], object]
+) -> Digests:
+    """Give a layer's bytes to `write`, piece by piece, and return what they are."""
+    blob, tar = hashlib.sha256(), hashlib.sha256()
+    size = 0
+
+    def sink(data: bytes) -> None:
+        nonlocal size
+        write(data)
+        blob.update(data)
+        size += len(data)
+
+    stream = StoredGzip(sink)
+    for data in _entries(content, epoch):
+        tar.update(data)
+        stream.write(data)
+    stream.finish()
+    return Digests(Sha256(blob.hexdigest()), Sha256(tar.hexdigest()), size)
 
 
 def layer_content(
@@ -201,8 +238,8 @@ def _record(
     return record.dump(rows)
 
 
-def _entries(content: Mapping[str, LayerFile], epoch: int) -> Iterator[tuple[str, bytes]]:
-    """Yield each entry's path and its bytes in the tar; at last the end's."""
+def _entries(content: Mapping[str, LayerFile], epoch: int) -> Iterator[bytes]:
+    """Yield each entry's bytes in the tar; at last the end's."""
     folders = {str(parent) for path in content for parent in PurePosixPath(path).parents} - {"."}
     for path in sorted({*content, *folders}, key=lambda path: path.split("/")):
         info = tarfile.TarInfo(path)
@@ -214,5 +251,5 @@ def _entries(content: Mapping[str, LayerFile], epoch: int) -> Iterator[tuple[str
             data = content[path].data
             info.size, info.mode = len(data), 0o755 if content[path].executable else 0o644
         head = info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
-        yield path, head + data + bytes(-len(data) % tarfile.BLOCKSIZE)
-    yield "", bytes(2 * tarfile.BLOCKSIZE)
+        yield head + data + bytes(-len(data) % tarfile.BLOCKSIZE)
+    yield bytes(2 * tarfile.BLOCKSIZE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime as dt  # noqa: TC003  (msgspec resolves annotations at run time)
+import datetime as dt
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -21,8 +21,8 @@ Area = Literal["gemm", "kv-cache", "exclusion", "mtp", "hardening"]
 Witness = Literal["verified", "unverified"]
 Hardware = Literal["cpu", "sm90", "sm120"]
 UpstreamStatus = Literal["pending", "submitted", "backport", "inappropriate", "denied"]
-Url = Annotated[str, msgspec.Meta(pattern=r"^https://\S+$")]
-NodeId = Annotated[str, msgspec.Meta(pattern=r"^tests/\S+\.py::\S+$")]
+Url = Annotated[str, msgspec.Meta(pattern=r"^https://\S+\Z")]
+NodeId = Annotated[str, msgspec.Meta(pattern=r"^tests/\S+\.py::\S+\Z")]
 
 _NEEDS_REF = ("submitted", "backport", "denied")
 _NEEDS_REASON = ("inappropriate", "denied")
@@ -60,7 +60,8 @@ class DropWhen(Value, frozen=True):
     Attributes:
         file: the path in the tree.
         contains: text that stands in the file.
-        lacks: text that does not stand in the file, which must exist.
+        lacks: text that does not stand in the file, which must exist; another check has to say
+            what stands there instead, since reworded code lacks much without being mended.
         symbol: a dotted name that the file defines.
     """
 
@@ -127,13 +128,32 @@ class Metadata(Value, frozen=True):
 
 
 def is_tree_path(path: str) -> bool:
-    """Return whether `path` is a plain relative path that stays inside a tree."""
+    """Return whether `path` is a plain relative path that stays inside a tree, out of its `.git`."""
     parts = PurePosixPath(path).parts
     return (
         bool(parts)
         and str(PurePosixPath(path)) == path
         and not (path.startswith("/") or ".." in parts or "\\" in path or not path.isprintable())
+        and not any(part.lower() == ".git" for part in parts)
     )
+
+
+def _bad_checks(checks: tuple[DropWhen, ...]) -> list[str]:
+    found = []
+    proven = {check.file for check in checks if check.lacks is None}
+    for check in checks:
+        given = [x for x in (check.contains, check.lacks, check.symbol) if x is not None]
+        if len(given) != 1:
+            found.append(f"drop-when on {check.file}: {len(given)} of contains, lacks, symbol")
+        if not is_tree_path(check.file):
+            found.append(f"drop-when names no path of the tree: {check.file!r}")
+        if check.lacks is not None and check.file not in proven:
+            found.append(f"drop-when on {check.file}: lacks without a contains or symbol beside it")
+        if check.symbol is not None and not (
+            check.file.endswith(".py") and all(map(str.isidentifier, check.symbol.split(".")))
+        ):
+            found.append(f"drop-when on {check.file}: {check.symbol!r} is no Python name there")
+    return found
 
 
 def _contradictions(meta: Metadata) -> list[str]:
@@ -146,12 +166,7 @@ def _contradictions(meta: Metadata) -> list[str]:
         found.append(f"upstream.status = {meta.upstream.status!r} without upstream.ref")
     if meta.upstream.status in _NEEDS_REASON and meta.upstream.reason is None:
         found.append(f"upstream.status = {meta.upstream.status!r} without upstream.reason")
-    for check in meta.drop_when:
-        given = [x for x in (check.contains, check.lacks, check.symbol) if x is not None]
-        if len(given) != 1:
-            found.append(f"drop-when on {check.file}: {len(given)} of contains, lacks, symbol")
-        if not is_tree_path(check.file):
-            found.append(f"drop-when names no path of the tree: {check.file!r}")
+    found += _bad_checks(meta.drop_when)
     missing = {"cpu", "sm90", "sm120"} - set(meta.hardware)
     found += [f"hardware.{name} is not stated" for name in sorted(missing)]
     witnessed = {entry.hardware for entry in meta.evidence}

@@ -1,4 +1,4 @@
-"""OCI images: their documents, read strictly and written canonically, and our layer on top.
+"""The documents of OCI images, read strictly and written canonically.
 
 The formats: OCI image spec 1.1 and Docker's image manifest version 2, schema 2. Docker's documents
 are read, and what we write is always OCI: the two name the same blobs by other media types, only
@@ -10,19 +10,19 @@ Canonical JSON here: keys sorted by code point, no white space, UTF-8 unescaped,
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from imagebuild.digest import Sha256, parse_sha256, sha256_bytes
-from imagebuild.errors import ArchiveError, ChecksumError, LockError, TargetError
-from imagebuild.schema import ImageDigest  # noqa: TC001  (msgspec resolves it at run time)
+from imagebuild.digest import parse_sha256
+from imagebuild.errors import ArchiveError
+from imagebuild.schema import ImageDigest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from imagebuild.digest import Sha256
     from imagebuild.upstream import Platform
+
+T = TypeVar("T")
 
 INDEX = "application/vnd.oci.image.index.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -37,7 +37,7 @@ INDEX_TYPES = (INDEX, DOCKER_INDEX)
 MANIFEST_TYPES = (MANIFEST, DOCKER_MANIFEST)
 MAX_DOCUMENT = 4 << 20  # the distribution spec's advice for manifests
 
-_CONFIG_TYPES = (CONFIG, f"{_DOCKER}container.image.v1+json")
+CONFIG_TYPES = (CONFIG, f"{_DOCKER}container.image.v1+json")
 _LAYER_TYPES = {
     **{kind: kind for kind in (LAYER, LAYER_GZIP, f"{LAYER}+zstd")},
     **{kind: kind for kind in (_FOREIGN, f"{_FOREIGN}+gzip", f"{_FOREIGN}+zstd")},
@@ -48,11 +48,11 @@ _LAYER_TYPES = {
 }
 
 
-class Document(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+class Document(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """Base of the spec's documents; fields that this tool does not need are ignored."""
 
 
-class TargetPlatform(Document, frozen=True):
+class TargetPlatform(Document, frozen=True, kw_only=True):
     """The platform of a manifest in an index, or of a config."""
 
     os: str
@@ -69,7 +69,7 @@ class TargetPlatform(Document, frozen=True):
         return f"{self.os}/{self.architecture}" == platform and self.variant in variants
 
 
-class Descriptor(Document, frozen=True):
+class Descriptor(Document, frozen=True, kw_only=True):
     """A blob by media type, digest and size."""
 
     media_type: str
@@ -85,7 +85,7 @@ class Descriptor(Document, frozen=True):
         return parse_sha256(self.digest)
 
 
-class Manifest(Document, frozen=True):
+class Manifest(Document, frozen=True, kw_only=True):
     """An image manifest."""
 
     schema_version: int
@@ -95,7 +95,7 @@ class Manifest(Document, frozen=True):
     annotations: dict[str, str] | None = None
 
 
-class Index(Document, frozen=True):
+class Index(Document, frozen=True, kw_only=True):
     """An image index, or Docker's manifest list."""
 
     schema_version: int
@@ -123,51 +123,12 @@ class Settings(msgspec.Struct, frozen=True):
     labels: dict[str, str] | None = msgspec.field(default=None, name="Labels")
 
 
-class Config(TargetPlatform, frozen=True, rename=None):
+class Config(TargetPlatform, frozen=True, rename=None, kw_only=True):
     """The parts of an image config that are checked here."""
 
     rootfs: RootFs
     history: tuple[History, ...] | None = None
     config: Settings | None = None
-
-
-class Source(Protocol):
-    """Something that has manifests and blobs, and gives no others than asked for."""
-
-    @property
-    def label(self) -> str:
-        """What it is, for messages."""
-
-    def manifest(self, digest: Sha256) -> bytes:
-        """Return a manifest's bytes, verified.
-
-        Raises:
-            BuildError: if there is none, or it has another digest.
-        """
-
-    def blob(self, digest: Sha256, size: int) -> Iterator[bytes]:
-        """Yield a blob's bytes; raises after the last if they are not the ones asked for.
-
-        Raises:
-            BuildError: if there is none, or it has another digest or size.
-        """
-
-
-@dataclass(frozen=True)
-class Base:
-    """An image to build on.
-
-    Attributes:
-        digest: the digest of its manifest.
-        manifest: its manifest.
-        document: its config, whole.
-        config: the checked part of its config.
-    """
-
-    digest: Sha256
-    manifest: Manifest
-    document: dict[str, Any]
-    config: Config
 
 
 def canonical(document: object) -> bytes:
@@ -250,96 +211,6 @@ def oci_layers(manifest: Manifest) -> tuple[Descriptor, ...]:
         msgspec.structs.replace(layer, media_type=_LAYER_TYPES[layer.media_type], platform=None)
         for layer in manifest.layers
     )
-
-
-def resolve_platform(index: Index, platform: Platform, where: str) -> Descriptor:
-    """Return the one manifest of an index that is for `platform`.
-
-    Raises:
-        TargetError: if there is none, or several.
-    """
-    found = [
-        entry
-        for entry in index.manifests
-        if entry.media_type in MANIFEST_TYPES
-        and entry.platform is not None
-        and entry.platform.matches(platform)
-    ]
-    if len(found) != 1:
-        has = ", ".join(str(e.platform) for e in index.manifests if e.platform is not None)
-        raise TargetError(
-            f"the official image has no manifest for {platform}"
-            if not found
-            else f"the official image has several manifests for {platform}",
-            file=where,
-            expected=f"one manifest for {platform}",
-            found=has or "no platforms",
-            next_command="python build.py lock",
-        )
-    return found[0]
-
-
-def read_base(source: Source, digest: Sha256, platform: Platform) -> Base:
-    """Return the image with that digest; for an index, the image for `platform`.
-
-    Raises:
-        TargetError: if an index has no such platform.
-        LockError: if the digest is another platform's image.
-        ArchiveError: if a document is malformed or does not fit the others.
-        ChecksumError: if a document has another digest or size than asked for.
-    """
-    where = f"{source.label}@sha256:{digest}"
-    manifest = parse_manifest(source.manifest(digest), where)
-    if isinstance(manifest, Index):
-        digest = resolve_platform(manifest, platform, where).sha256
-        where = f"{source.label}@sha256:{digest}"
-        manifest = parse_manifest(source.manifest(digest), where)
-        if isinstance(manifest, Index):
-            raise damaged("an index stands inside an index", where, MANIFEST, INDEX)
-    if manifest.config.media_type not in _CONFIG_TYPES:
-        known = " or ".join(_CONFIG_TYPES)
-        raise damaged("not a container image", where, known, manifest.config.media_type)
-    data = read_config(source, manifest, where)
-    document, config = parse_config(data, manifest, f"{where}, config")
-    if not config.matches(platform):
-        raise LockError(
-            "the pinned image is another platform's",
-            file=where,
-            expected=platform,
-            found=TargetPlatform.__str__(config),
-            next_command="python build.py lock",
-        )
-    return Base(digest, manifest, document, config)
-
-
-def read_config(source: Source, manifest: Manifest, where: str) -> bytes:
-    """Return a manifest's config.
-
-    Raises:
-        ArchiveError: if it is absurdly large.
-        ChecksumError: if it has another digest or size.
-    """
-    size = manifest.config.size
-    if not 0 < size <= MAX_DOCUMENT:
-        raise damaged("the config has an absurd size", where, f"at most {MAX_DOCUMENT}", size)
-    return b"".join(source.blob(manifest.config.sha256, size))
-
-
-def check_document(data: bytes, digest: Sha256, where: str) -> bytes:
-    """Return `data` if it has that digest.
-
-    Raises:
-        ChecksumError: if not.
-    """
-    if (found := sha256_bytes(data)) != digest:
-        raise ChecksumError(
-            "a document of an image is not the one asked for",
-            file=where,
-            expected=f"sha256:{digest}",
-            found=f"sha256:{found}, {len(data)} bytes",
-            next_command="the same command again; then python build.py lock",
-        )
-    return data
 
 
 def damaged(summary: str, where: str, expected: object, found: object) -> ArchiveError:

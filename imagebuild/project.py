@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 APP = "vllm-sm120"
+SOURCE = "https://github.com/vllm-sm120/vllm-sm120"
 CACHE_VARIABLE = "VLLM_SM120_CACHE"
 
 
@@ -34,6 +35,17 @@ class Project:
     def dist(self) -> Path:
         """The default folder of finished artifacts."""
         return self.root / "dist"
+
+    def revision(self) -> str | None:
+        """Return the commit of this checkout; None outside git, or if a tracked file is changed."""
+        from imagebuild.git import Git  # noqa: PLC0415  (kept out of start-up)
+
+        if not (self.root / ".git").exists():
+            return None
+        git = Git(self.root)
+        if git.text("status", "--porcelain", "--untracked-files=no", check=False):
+            return None
+        return git.text("rev-parse", "--verify", "HEAD", check=False) or None
 
     def patches(self, line: str) -> Path:
         """Return the folder of a line's series."""

@@ -129,13 +129,13 @@ def _commit(line: Line, sources: Sources, out: Refreshed) -> None:
 
 
 def _image(key: tuple[str, ...], pin: ImagePin, sources: Sources, out: Refreshed) -> None:
-    resolved = sources.resolve_image(pin.ref)
-    out.compare((*key, "digest"), pin.digest, resolved.digest, pin.ref)
+    resolved = sources.resolve_image(pin)
+    out.compare((*key, "digest"), pin.digest, f"sha256:{resolved.digest}", pin.ref)
     for platform in PLATFORMS:
         new = resolved.platforms.get(platform)
         if new is not None:
             old = pin.platforms.get(platform)
-            out.compare((*key, "platforms", platform), old, new, pin.ref)
+            out.compare((*key, "platforms", platform), old, f"sha256:{new}", pin.ref)
 
 
 def refresh(name: str, line: Line, sources: Sources) -> Refreshed:

@@ -6,6 +6,7 @@ that carries a `schema` number higher than this code knows is refused by that fa
 
 from __future__ import annotations
 
+import stat
 import tomllib
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -19,37 +20,48 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_LIMIT = 8 << 20
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device"}
+
 Text = Annotated[str, msgspec.Meta(min_length=1, pattern=r"\S")]
 Hash = Annotated[str, msgspec.Meta(pattern=digest.PATTERN)]
-ImageDigest = Annotated[str, msgspec.Meta(pattern=r"^sha256:[0-9a-f]{64}$")]
-Commit = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{40}$")]
-CommitPrefix = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{7,40}$")]
+ImageDigest = Annotated[str, msgspec.Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
+Commit = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{40}\Z")]
+CommitPrefix = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{7,40}\Z")]
 Version = Annotated[
-    str, msgspec.Meta(pattern=r"^[0-9]+(\.[0-9]+)*([.-]?(a|b|rc|post|dev)[0-9]+)*$")
+    str, msgspec.Meta(pattern=r"^[0-9]+(\.[0-9]+)*([.-]?(a|b|rc|post|dev)[0-9]+)*\Z")
 ]
-FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
+FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*\Z")]
 
 
 class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab", kw_only=True):
     """Base of everything that is read from a TOML file of this project."""
 
 
+def _unreadable(path: Path, what: str, found: str) -> LockError:
+    return LockError(
+        f"{what} cannot be read",
+        file=path,
+        expected=f"a readable regular file of at most {_LIMIT >> 20} MiB",
+        found=found,
+        next_command=f"git status -- {path}",
+    )
+
+
 def read_bytes(path: Path, what: str) -> bytes:
-    """Return the content of `path`.
+    """Return the content of `path`, a regular file of at most 8 MiB.
 
     Raises:
-        LockError: if it is missing or unreadable; `what` says what the file is.
+        LockError: if it is missing, unreadable or another thing; `what` says what the file is.
     """
     try:
-        return path.read_bytes()
+        status = path.stat()
+        kind = stat.S_IFMT(status.st_mode)
+        if kind == stat.S_IFREG and status.st_size <= _LIMIT:
+            return path.read_bytes()
     except OSError as error:
-        raise LockError(
-            f"{what} cannot be read",
-            file=path,
-            expected="a readable file",
-            found=error.strerror or type(error).__name__,
-            next_command="git status",
-        ) from error
+        raise _unreadable(path, what, error.strerror or type(error).__name__) from error
+    raise _unreadable(path, what, _KINDS.get(kind, f"{status.st_size} bytes"))
 
 
 def parse_toml(data: bytes, path: Path, what: str) -> dict[str, Any]:
@@ -60,7 +72,7 @@ def parse_toml(data: bytes, path: Path, what: str) -> dict[str, Any]:
     """
     try:
         return tomllib.loads(data.decode("utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # tomllib lets int()'s own ValueError through
         raise LockError(
             f"{what} is not TOML",
             file=path,

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from imagebuild import diff, files
 from imagebuild.errors import ConflictError, DriftedError, LockError, PatchFormatError, UsageError
 from imagebuild.git import Git, GitFailedError
+from imagebuild.metadata import is_tree_path
+from imagebuild.series import NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,11 +29,17 @@ _IDENTITY = ("vllm-sm120 maintainers", "maintainers@users.noreply.github.com")
 _DATE = "2000-01-01T00:00:00+0000"
 _OVERLAY = "Overlay files"
 _NAME = "Patch-Name: "
+_NO_ATTRIBUTES = "!diff !text !eol !crlf !filter !ident !whitespace !working-tree-encoding"
 _FORMAT = (
     "format-patch", "--stdout", "-1", "--zero-commit", "--no-signature", "--full-index",
     "--no-stat", "--no-numbered", "--no-renames", "--no-encode-email-headers", "--unified=3",
     "--diff-algorithm=myers", "--no-ext-diff", "--no-textconv", "--no-notes", "--no-base",
+    "--subject-prefix=PATCH", "--src-prefix=a/", "--dst-prefix=b/", "--no-signoff", "--no-attach",
+    "--no-thread", "--no-cover-letter", "--no-relative", "--no-color", "--inter-hunk-context=0",
+    "--indent-heuristic", "--no-from", "--no-to", "--no-cc", "--no-add-header",
 )  # fmt: skip
+# Brackets of the subject that are not [PATCH], such as [Bugfix], are the subject's own.
+_AM = ("am", "--quiet", "--keep-cr", "--keep-non-patch", "--no-scissors", "--no-3way", "-")
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,8 @@ def slug(subject: str) -> str:
 
 def _write(folder: Path, contents: Iterable[tuple[str, bytes]]) -> None:
     for path, data in contents:
+        if not is_tree_path(path):  # above all, nothing into .git
+            continue
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
@@ -84,7 +94,7 @@ def _init(folder: Path) -> Git:
         git.run("config", name, value)
     # Hunk headings must not depend on attributes that a release ships.
     (folder / ".git" / "info").mkdir(exist_ok=True)
-    (folder / ".git" / "info" / "attributes").write_text("* !diff !text !eol !filter\n")
+    (folder / ".git" / "info" / "attributes").write_text(f"* {_NO_ATTRIBUTES}\n")
     return git
 
 
@@ -111,12 +121,12 @@ def create(folder: Path, series: Series, tree: Tree, *, whole: bool) -> Git:
         UsageError: if the folder holds something.
         DriftedError: if a patch does not apply to the release.
     """
-    if folder.exists() and any(folder.iterdir()):
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UsageError(
             "the scratch repository's folder is not empty",
             file=folder,
             expected="no such folder, or an empty one",
-            found="files",
+            found="files" if folder.is_dir() else "a file",
             next_command=f"python build.py export {series.line} --dir {folder}   (or remove it)",
         )
     git = _init(folder)
@@ -132,7 +142,7 @@ def create(folder: Path, series: Series, tree: Tree, *, whole: bool) -> Git:
         _commit_all(git, _OVERLAY)
     for patch in series.patches:
         try:
-            git.run("am", "--quiet", "--keep-cr", "--no-3way", "-", data=patch.text.data)
+            git.run(*_AM, data=patch.text.data)
         except GitFailedError as error:
             git.run("am", "--abort", check=False)
             raise DriftedError(
@@ -156,32 +166,48 @@ def _names(git: Git, commits: list[str], series: Series) -> dict[str, str]:
         subject = git.text("show", "--no-patch", "--format=%s", commit)
         match = re.search(rf"^{_NAME}(\S+)$", note, re.MULTILINE)
         found[commit] = match[1] if match else by_subject.get(subject, slug(subject))
-    taken = [name for name in found.values() if list(found.values()).count(name) > 1]
-    if taken:
-        raise ConflictError(
-            f"two commits are patch {taken[0]}",
-            file=git.folder,
-            expected="one commit a patch",
-            found=f"{len(taken)} commits",
-            next_command=f"git -C {git.folder} rebase -i upstream",
+    for commit, name in found.items():
+        rename = (
+            f"git -C {git.folder} notes add -f -m '{_NAME}a-better-name' {commit[:12]}   "
+            "(or reword its subject)"
         )
+        if NAME.fullmatch(name) is None:
+            raise LockError(
+                "a commit's name cannot be a patch's",
+                file=f"{git.folder}, commit {commit[:12]}",
+                expected="lower-case words joined by hyphens, the first with a letter in front",
+                found=name,
+                next_command=rename,
+            )
+        same = [other for other in found if found[other] == name]
+        if same != [commit]:
+            raise ConflictError(
+                f"two commits are patch {name}",
+                file=git.folder,
+                expected="one commit a patch",
+                found=f"commits {', '.join(other[:12] for other in same)}",
+                next_command=f"git -C {git.folder} rebase -i upstream   (or: {rename})",
+            )
     return found
 
 
 def _overlay(git: Git, commit: str) -> dict[str, bytes]:
     listed = git.run("diff", "--name-status", "--no-renames", "-z", f"{commit}^", commit)
-    parts = listed.decode().split("\0")[:-1]
+    parts = listed.decode("utf-8", "surrogateescape").split("\0")[:-1]
     changes = list(zip(parts[0::2], parts[1::2], strict=True))
     for status, path in changes:
-        if status != "A":
+        if status != "A" or not is_tree_path(path):
             raise ConflictError(
-                "the overlay commit changes a file of upstream's",
+                "the overlay commit does more than adding files",
                 file=path,
-                expected="new files only",
-                found=f"status {status}",
+                expected="new files with plain UTF-8 names only",
+                found=f"status {status} of {path!r}",
                 next_command=f"git -C {git.folder} rebase -i upstream",
             )
     return {path: git.run("show", f"{commit}:{path}") for _, path in changes}
+
+
+_UNDER_WAY = ("rebase-merge", "rebase-apply", "CHERRY_PICK_HEAD", "REVERT_HEAD", "MERGE_HEAD")
 
 
 def _open(folder: Path, line: str) -> Git:
@@ -195,6 +221,15 @@ def _open(folder: Path, line: str) -> Git:
             expected=f"what `build.py edit {line}` made",
             found="something else" if folder.exists() else "no such folder",
             next_command=f"python build.py edit {line}",
+        )
+    under_way = [name for name in _UNDER_WAY if (folder / ".git" / name).exists()]
+    if under_way:
+        raise UsageError(
+            "a rebase, merge or the like is under way in the scratch repository",
+            file=folder / ".git" / under_way[0],
+            expected="all commits in place",
+            found=under_way[0],
+            next_command=f"git -C {folder} status",
         )
     unsaved = git.text("status", "--porcelain", "--untracked-files=normal")
     if unsaved:
@@ -231,8 +266,9 @@ def export(folder: Path, series: Series) -> Exported:
         series: the line's present series, for names.
 
     Raises:
-        UsageError: if the folder is no scratch repository of this line, or has uncommitted changes.
-        ConflictError: if two commits claim one patch, or a commit is a merge.
+        UsageError: if the folder is no scratch repository of this line, has uncommitted changes, or
+            a rebase is under way there.
+        ConflictError: if two commits claim one patch, or a commit is a merge or empty.
         PatchFormatError: if a commit does what a patch may not, such as creating a file.
         LockError: if a name cannot be a patch's.
     """
@@ -245,6 +281,14 @@ def export(folder: Path, series: Series) -> Exported:
         name: git.run(*_FORMAT, commit) for commit, name in _names(git, commits, series).items()
     }
     for name, data in patches.items():
+        if not data:
+            raise ConflictError(
+                f"the commit of patch {name} changes nothing",
+                file=folder,
+                expected="a change",
+                found="an empty commit",
+                next_command=f"git -C {folder} rebase -i upstream   (drop it)",
+            )
         try:
             diff.parse(data, Path(f"{name}.patch"))
         except PatchFormatError as error:

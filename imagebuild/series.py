@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from imagebuild import diff, metadata, schema
 from imagebuild.digest import Sha256, sha256_bytes
 from imagebuild.errors import LockError
+from imagebuild.metadata import is_tree_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
     from imagebuild.metadata import Metadata
     from imagebuild.project import Project
 
-_NAME = re.compile(r"^[a-z][a-z0-9]*(-[a-z0-9]+)*$")
+NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+"""What a patch may be called: its files and its place in the series bear the name."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +85,12 @@ def parse_names(data: bytes, path: Path) -> tuple[str, ...]:
             found=error,
             next_command=f"git diff -- {path}",
         ) from error
-    names: list[str] = []
+    names: dict[str, None] = {}
     for number, line in enumerate(text.split("\n"), 1):
         name = line.partition("#")[0].strip()
         if not name:
             continue
-        if _NAME.match(name) is None or name in names:
+        if NAME.fullmatch(name) is None or name in names:
             raise LockError(
                 f"{name!r} stands twice in the series"
                 if name in names
@@ -97,12 +100,12 @@ def parse_names(data: bytes, path: Path) -> tuple[str, ...]:
                 found=name,
                 next_command=f"git diff -- {path}",
             )
-        names.append(name)
+        names[name] = None
     return tuple(names)
 
 
-def _check_listed(folder: Path, names: tuple[str, ...]) -> None:
-    here = {file.name for file in folder.iterdir()}
+def _check_listed(folder: Path, names: tuple[str, ...], *, adding: bool) -> None:
+    here = {file.name: file for file in folder.iterdir()}
     for name in names:
         for suffix in (".patch", ".toml"):
             if name + suffix not in here:
@@ -114,7 +117,9 @@ def _check_listed(folder: Path, names: tuple[str, ...]) -> None:
                     next_command=f"git status -- {folder}",
                 )
     expected = {"series"} | {name + suffix for name in names for suffix in (".patch", ".toml")}
-    unlisted = sorted(here - expected)
+    unlisted = sorted(here.keys() - expected)
+    if adding:
+        unlisted = [name for name in unlisted if not name.endswith(".toml")]
     if unlisted:
         raise LockError(
             "a file stands beside the series but not in it",
@@ -123,11 +128,28 @@ def _check_listed(folder: Path, names: tuple[str, ...]) -> None:
             found=", ".join(unlisted),
             next_command=f"git status -- {folder}",
         )
+    links = sorted(name for name, file in here.items() if file.is_symlink())
+    if links:
+        raise LockError(
+            "a file of the series is a link",
+            file=folder / links[0],
+            expected="a regular file",
+            found="a link",
+            next_command=f"ls -l {folder}",
+        )
 
 
 def _overlay(folder: Path) -> dict[str, bytes]:
-    if not folder.is_dir():
+    if not os.path.lexists(folder):
         return {}
+    if folder.is_symlink() or not folder.is_dir():
+        raise LockError(
+            "the overlay is not a folder",
+            file=folder,
+            expected="a folder with files below vllm/, or no such folder",
+            found="a link" if folder.is_symlink() else "a file",
+            next_command=f"ls -l {folder}",
+        )
     found: dict[str, bytes] = {}
     for file in sorted(folder.rglob("*")):
         if file.is_dir() and not file.is_symlink():
@@ -135,11 +157,16 @@ def _overlay(folder: Path) -> dict[str, bytes]:
         path = file.relative_to(folder).as_posix()
         if path.endswith(".pyc") or "__pycache__" in path:
             continue
-        if file.is_symlink() or not file.is_file() or not path.startswith("vllm/"):
+        if (
+            file.is_symlink()
+            or not file.is_file()
+            or not path.startswith("vllm/")
+            or not is_tree_path(path)
+        ):
             raise LockError(
                 "not an overlay file",
                 file=file,
-                expected="a regular file below vllm/",
+                expected="a regular file below vllm/ with a plain UTF-8 name",
                 found="a link" if file.is_symlink() else path,
                 next_command=f"git status -- {folder}",
             )
@@ -171,8 +198,13 @@ def _check_overlay_owners(series: Series, folder: Path) -> None:
             )
 
 
-def load(project: Project, line: str) -> Series:
+def load(project: Project, line: str, *, adding: bool = False) -> Series:
     """Return the series of a line with everything it names.
+
+    Args:
+        project: the checkout.
+        line: the line's name.
+        adding: whether metadata may stand there already for patches that an export will add.
 
     Raises:
         LockError: if a file is missing, unlisted, listed twice, or its content is not well formed.
@@ -181,7 +213,7 @@ def load(project: Project, line: str) -> Series:
     folder = project.patches(line)
     file = folder / "series"
     names = parse_names(schema.read_bytes(file, "the series"), file)
-    _check_listed(folder, names)
+    _check_listed(folder, names, adding=adding)
     patches = []
     for name in names:
         text_path, meta_path = folder / f"{name}.patch", folder / f"{name}.toml"

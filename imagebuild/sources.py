@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagebuild import files
 from imagebuild.cache import Cache
-from imagebuild.digest import parse_sha256
-from imagebuild.errors import SourceError
-from imagebuild.upstream import FilePin
+from imagebuild.digest import parse_sha256, sha256_bytes
+from imagebuild.errors import ChecksumError, SourceError
+from imagebuild.tree import DirTree
+from imagebuild.upstream import REPOSITORY, FilePin
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Collection
 
+    from imagebuild.ocibase import Source
     from imagebuild.package_index import IndexFile
     from imagebuild.progress import Progress
+    from imagebuild.registry import Resolved
     from imagebuild.sdist import SdistTree
-    from imagebuild.upstream import Line, Platform, UpstreamLock
+    from imagebuild.tree import Tree
+    from imagebuild.upstream import ImagePin, Line, Platform, UpstreamLock
+
+_SHOWN = 10
 
 
 @dataclass
@@ -124,3 +131,104 @@ class Sources:
         tree = self._sdist(pin)
         files.write_atomic(known, pin.sha256.encode())
         return tree
+
+    def remote_tag(self, repository: str, tag: str) -> str:
+        """Return the commit that a tag of a git repository points to now.
+
+        Raises:
+            SourceError: if the repository does not answer or has no such tag.
+        """
+        from imagebuild import git  # noqa: PLC0415  (kept out of start-up)
+
+        return git.remote_tag(repository, tag)
+
+    def resolve_image(self, pin: ImagePin) -> Resolved:
+        """Return what an image's tag means now.
+
+        Raises:
+            RegistryError: if the registry does not say.
+            ArchiveError: if what it says makes no sense.
+        """
+        from imagebuild.registry import Registry  # noqa: PLC0415  (kept out of start-up)
+
+        with Registry(pin.repository) as registry:
+            return registry.resolve(pin.ref.rsplit(":", 1)[1])
+
+    def image(self, pin: ImagePin, layout: Path | None) -> Source:
+        """Return where the official image is read from: an OCI layout, or its registry."""
+        if layout is not None:
+            from imagebuild.ocilayout import LayoutSource  # noqa: PLC0415  (kept out of start-up)
+
+            return LayoutSource(layout)
+        from imagebuild.basecache import RememberingSource  # noqa: PLC0415  (the same)
+        from imagebuild.registry import Registry  # noqa: PLC0415  (the same)
+
+        return RememberingSource(Registry(pin.repository), self.cache, self.offline)
+
+    def tree(self, spec: str, line: Line, produced: Collection[str]) -> Tree:
+        """Return the tree that a `--source` names; its files are the sdist's.
+
+        Args:
+            spec: `sdist`, `git`, `git:REPO` or a folder.
+            line: the line.
+            produced: paths that a folder may have patched already; the plan decides on them.
+
+        Raises:
+            SourceError: if it cannot be had.
+            ChecksumError: if its files are not the sdist's.
+        """
+        own = self.sdist(line)
+        if spec == "sdist":
+            return own
+        if spec == "git" or spec.startswith("git:"):
+            from imagebuild import gitsource  # noqa: PLC0415  (kept out of start-up)
+
+            repository = spec.removeprefix("git").removeprefix(":") or REPOSITORY
+            tree = gitsource.GitTree.open(
+                repository, line.best_commit, self.cache, self.progress, offline=self.offline
+            )
+            same = gitsource.check_equals(tree, own.manifest())
+            only = [f"{len(same.sdist_only)} only in the sdist: {', '.join(same.sdist_only)}"]
+            only.append(f"{len(same.git_only)} only in git: {', '.join(same.git_only)}")
+            self.progress.note(
+                f"{tree.label}: {same.equal} files are the sdist's; {'; '.join(only)}"
+            )
+            return tree
+        folder = DirTree(Path(spec).absolute())
+        _require_equal(folder, own, produced)
+        return folder
+
+
+def _require_equal(folder: DirTree, own: SdistTree, produced: Collection[str]) -> None:
+    """Accept a folder as a release's tree, or refuse it.
+
+    Files that only the folder has are not read, so they cannot matter.
+
+    Raises:
+        SourceError: if there is no such folder.
+        ChecksumError: naming the first files that are not the sdist's.
+    """
+    if not folder.root.is_dir():
+        raise SourceError(
+            "no such source",
+            file=folder.root,
+            expected="sdist, git, git:REPO or a folder",
+            found="no such folder",
+            next_command="python build.py build --help",
+        )
+    wrong = []
+    for path, entry in own.manifest().items():
+        if path in produced:
+            continue
+        data = folder.read(path)
+        if data is None or sha256_bytes(data) != entry.sha256:
+            wrong.append(f"{path}: {'missing' if data is None else 'differs'}")
+    if wrong:
+        raise ChecksumError(
+            "the folder is not the release that is pinned",
+            file=folder.root,
+            expected=f"the files of {own.label}",
+            found=f"{len(wrong)} files that are not the same",
+            next_command="python build.py   (from the sdist)",
+            detail="\n".join(wrong[:_SHOWN] + ["…"] * (len(wrong) > _SHOWN)),
+        )

@@ -40,6 +40,7 @@ class HashingFile(io.RawIOBase):
 
     Attributes:
         digest: the running hash.
+        consumed: bytes read so far.
     """
 
     def __init__(self, path: Path) -> None:
@@ -50,6 +51,7 @@ class HashingFile(io.RawIOBase):
         """
         self._file = path.open("rb")
         self.digest = hashlib.sha256()
+        self.consumed = 0
 
     def readable(self) -> bool:
         """Say yes."""
@@ -60,6 +62,7 @@ class HashingFile(io.RawIOBase):
         view = memoryview(buffer).cast("B")
         count = self._file.readinto(view)
         self.digest.update(view[:count])
+        self.consumed += count
         return count
 
     def drain(self) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Mapping  # noqa: TC003
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+
+from imagebuild.errors import SourceError
 
 
 class Tree(Protocol):
@@ -39,14 +42,27 @@ class DirTree:
         return str(self.root)
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of a regular file inside the folder, or None."""
+        """Return the content of a regular file inside the folder, or None.
+
+        Raises:
+            SourceError: if there is such a file and it cannot be read.
+        """
         target = self.root / path
         try:
-            if not target.resolve().is_relative_to(self.root.resolve()):
-                return None
-            return target.read_bytes()
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            inside = target.resolve(strict=True).is_relative_to(self.root.resolve())
+            return target.read_bytes() if inside and target.is_file() else None
+        except (FileNotFoundError, NotADirectoryError, RuntimeError):  # RuntimeError: a link's loop
             return None
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
+                return None
+            raise SourceError(
+                "a source file cannot be read",
+                file=target,
+                expected="a readable file",
+                found=error.strerror or type(error).__name__,
+                next_command=f"ls -l {target}",
+            ) from error
 
     def files(self) -> Iterator[str]:
         """Yield the paths of all regular files but git's, sorted."""
@@ -57,7 +73,7 @@ class DirTree:
             found += [
                 (base / name).relative_to(self.root).as_posix()
                 for name in names
-                if not (base / name).is_symlink()
+                if (base / name).is_file() and not (base / name).is_symlink()
             ]
         yield from sorted(found)
 

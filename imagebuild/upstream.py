@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime as dt  # noqa: TC003  (msgspec resolves annotations at run time)
+import datetime as dt
 import re
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,6 +10,7 @@ import msgspec
 
 from imagebuild import schema
 from imagebuild.errors import LockError, UnpinnedError, UsageError
+from imagebuild.metadata import is_tree_path
 from imagebuild.schema import (
     Commit,
     CommitPrefix,
@@ -28,12 +29,14 @@ SCHEMA = 1
 WHAT = "upstream.lock"
 REPOSITORY = "https://github.com/vllm-project/vllm"
 
+_ZIP_EPOCH = 1980
+
 Platform = Literal["linux/amd64", "linux/arm64"]
 PLATFORMS: tuple[Platform, ...] = ("linux/amd64", "linux/arm64")
-LineName = Annotated[str, msgspec.Meta(pattern=r"^v[0-9]+\.[0-9]+\.[0-9]+$")]
-ImageRef = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._/:-]*:[A-Za-z0-9_.-]+$")]
-AbsolutePath = Annotated[str, msgspec.Meta(pattern=r"^(/[A-Za-z0-9._-]*[A-Za-z0-9_-])+$")]
-ArchList = Annotated[str, msgspec.Meta(pattern=r"^[0-9]+\.[0-9]a?(;[0-9]+\.[0-9]a?)*$")]
+LineName = Annotated[str, msgspec.Meta(pattern=r"^v[0-9]+\.[0-9]+\.[0-9]+\Z")]
+ImageRef = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._/:-]*:[A-Za-z0-9_.-]+\Z")]
+AbsolutePath = Annotated[str, msgspec.Meta(pattern=r"^(/[A-Za-z0-9._-]*[A-Za-z0-9_-])+\Z")]
+ArchList = Annotated[str, msgspec.Meta(pattern=r"^[0-9]+\.[0-9]a?(;[0-9]+\.[0-9]a?)*\Z")]
 
 
 class FilePin(Value, frozen=True):
@@ -105,7 +108,7 @@ class Line(Value, frozen=True):
     torch: Version
     flashinfer: Version
     cuda: Version
-    python: Annotated[str, msgspec.Meta(pattern=r"^3\.[0-9]+$")]
+    python: Annotated[str, msgspec.Meta(pattern=r"^3\.[0-9]+\Z")]
     cuda_archs: dict[Platform, ArchList]
     site_packages: AbsolutePath
     sdist: FilePin
@@ -199,6 +202,26 @@ class UpstreamLock(Value, frozen=True):
         return wanted, self.lines[wanted]
 
 
+def _contradictions(name: str, line: Line) -> list[str]:
+    found = []
+    if name != f"v{line.version}":
+        found.append(f'version = "{line.version}"')
+    if name != line.tag:
+        found.append(f'tag = "{line.tag}"')
+    if line.released.tzinfo is None:
+        found.append(f"released = {line.released.isoformat()}, without a time zone")
+    elif line.released.year <= _ZIP_EPOCH:
+        found.append(f"released = {line.released.isoformat()}, which no zip file can hold")
+    if line.commit is not None and not line.commit.startswith(line.commit_prefix):
+        found.append(f'commit = "{line.commit}", commit-prefix = "{line.commit_prefix}"')
+    named = (("sdist", line.sdist), *((f"wheels.{p}", pin) for p, pin in line.wheels.items()))
+    own = re.compile(rf"[A-Za-z0-9_.]+-{re.escape(line.version)}(\+[a-z0-9.]+)?(-|\.tar\.gz\Z)")
+    found += [f'{key}.name = "{pin.name}"' for key, pin in named if own.match(pin.name) is None]
+    if not is_tree_path(line.dockerfile.path):
+        found.append(f"dockerfile.path = {line.dockerfile.path!r}")
+    return found
+
+
 def parse(data: bytes, path: Path) -> UpstreamLock:
     """Return the lock that `data` holds; `path` is for messages.
 
@@ -217,12 +240,13 @@ def parse(data: bytes, path: Path) -> UpstreamLock:
             next_command=f"git diff -- {path}",
         )
     for name, line in lock.lines.items():
-        if name != f"v{line.version}" or line.released.tzinfo is None:
+        contradictions = _contradictions(name, line)
+        if contradictions:
             raise LockError(
                 f"line {name} contradicts itself",
                 file=path,
-                expected=f'version = "{name.removeprefix("v")}", released with a time zone',
-                found=f'version = "{line.version}", released = {line.released.isoformat()}',
+                expected=f"the pins of one release, {name.removeprefix('v')}",
+                found="; ".join(contradictions),
                 next_command=f"git diff -- {path}",
             )
     return lock

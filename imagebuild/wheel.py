@@ -8,7 +8,6 @@ sorted, and RECORD last; RECORD's rows have the same order. All members have one
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from imagebuild import distinfo, files, record
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from imagebuild.progress import Progress
     from imagebuild.record import Row
     from imagebuild.upstream import Line, Platform
-    from imagebuild.zipdir import Member
     from imagebuild.zipfmt import Archive
 
 
@@ -127,9 +125,8 @@ def _write(
         if name in produced:
             store(name, produced[name].data, executable=member.executable)
         else:
-            _copy(writer, archive, member, info)
-            row = info.record[name]
-            rows.append(record.Row(_renamed(name, info), row.sha256, row.size))
+            writer.copy(member, archive.raw(member))
+            rows.append(info.record[name])
         done(writer.size - before)
     for path in sorted(produced.keys() - archive.members.keys()):
         store(path, produced[path].data)
@@ -137,16 +134,3 @@ def _write(
         store(f"{info.folder}/{name}", data)
     own = f"{info.folder}/RECORD"
     writer.store(own, record.dump([*rows, record.Row(own)]))
-
-
-def _copy(writer: ZipWriter, archive: Archive, member: Member, info: DistInfo) -> None:
-    named = replace(member, name=_renamed(member.name, info))
-    writer.copy(named, archive.raw(member))
-
-
-def _renamed(name: str, info: DistInfo) -> str:
-    """Return the name with our version in the `.data` folder, which carries it like dist-info."""
-    old, new = (
-        folder.removesuffix("dist-info") + "data/" for folder in (info.replaced, info.folder)
-    )
-    return new + name.removeprefix(old) if name.startswith(old) else name

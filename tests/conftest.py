@@ -5,8 +5,10 @@ from __future__ import annotations
 import shutil
 import subprocess
 from functools import cache
+from typing import TYPE_CHECKING
 
-import pytest
+if TYPE_CHECKING:
+    import pytest
 
 
 @cache

@@ -58,15 +58,20 @@ def load(layers: dict[int, Layer]) -> list[LogRecord]:
     return [r for r in records if any(text in r.getMessage() for text in texts)]
 
 
+def only(records: list[LogRecord]) -> LogRecord:
+    assert len(records) == 1
+    return records[0]
+
+
 def test_unit_scale_is_reported_as_nvfp4() -> None:
-    (record,) = load({3: Layer("nvfp4", None)})
+    record = only(load({3: Layer("nvfp4", None)}))
     assert record.levelname == "WARNING"
     assert "NVFP4" in record.getMessage()
     assert "fp8_e4m3" not in record.getMessage()
 
 
 def test_the_layers_are_named_and_counted() -> None:
-    (record,) = load({3: Layer("nvfp4", None), 7: Layer("nvfp4", 0.5), 11: Layer("nvfp4", 1.0)})
+    record = only(load({3: Layer("nvfp4", None), 7: Layer("nvfp4", 0.5), 11: Layer("nvfp4", 1.0)}))
     message = record.getMessage()
     assert "2 of 3 layers" in message
     assert "layers.3.attn, layers.11.attn" in message
@@ -74,7 +79,7 @@ def test_the_layers_are_named_and_counted() -> None:
 
 
 def test_many_layers_are_named_compactly_in_one_warning() -> None:
-    (record,) = load({index: Layer("nvfp4", None) for index in range(3, 64, 4)})
+    record = only(load({index: Layer("nvfp4", None) for index in range(3, 64, 4)}))
     message = record.getMessage()
     assert "16 of 16 layers" in message
     assert "layers.3.attn, layers.7.attn, ..., layers.63.attn" in message
@@ -82,13 +87,13 @@ def test_many_layers_are_named_compactly_in_one_warning() -> None:
 
 
 def test_the_warning_says_what_to_do() -> None:
-    (record,) = load({3: Layer("nvfp4", None)})
+    record = only(load({3: Layer("nvfp4", None)}))
     for words in ("k_scale/v_scale", "--kv-cache-dtype-skip-layers", "--kv-cache-dtype"):
         assert words in record.getMessage()
 
 
 def test_a_checkpoint_without_any_kv_method_is_reported_too() -> None:
-    (record,) = load({3: Layer("nvfp4", None, quantised=False)})
+    record = only(load({3: Layer("nvfp4", None, quantised=False)}))
     assert "NVFP4" in record.getMessage()
 
 
@@ -97,7 +102,7 @@ def test_calibrated_nvfp4_scales_are_silent() -> None:
 
 
 def test_fp8_keeps_its_own_warning() -> None:
-    (record,) = load({3: Layer("fp8", None)})
+    record = only(load({3: Layer("fp8", None)}))
     assert "fp8_e4m3" in record.getMessage()
     assert "NVFP4" not in record.getMessage()
 

@@ -1,0 +1,117 @@
+"""The overlay image: the official image with one more layer."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from imagebuild.digest import Sha256, sha256_bytes
+from imagebuild.labels import rfc3339
+from imagebuild.oci import (
+    CONFIG,
+    LAYER_GZIP,
+    MANIFEST,
+    Descriptor,
+    Manifest,
+    TargetPlatform,
+    canonical,
+    oci_layers,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from imagebuild.layer import Digests, Layer
+    from imagebuild.ocibase import Base
+    from imagebuild.upstream import Line
+
+# What Docker and BuildKit note in a config about the build that wrote it; not true of ours.
+_BUILD_NOTES = ("container", "container_config", "docker_version", "moby.buildkit.cache.v0")
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image that is ready to be written.
+
+    Attributes:
+        base: what it is built on.
+        layer: our layer.
+        config: its config's bytes.
+        manifest: its manifest's bytes.
+        platform: its platform.
+    """
+
+    base: Base
+    layer: Layer
+    config: bytes
+    manifest: bytes
+    platform: TargetPlatform
+
+    @property
+    def digest(self) -> Sha256:
+        """The image's digest: its manifest's."""
+        return sha256_bytes(self.manifest)
+
+    @property
+    def config_digest(self) -> Sha256:
+        """Docker's image id: its config's digest."""
+        return sha256_bytes(self.config)
+
+
+def overlay_image(
+    base: Base, layer: Layer, labels: Mapping[str, str], *, line: Line, epoch: int
+) -> Image:
+    """Return `base` with `layer` on top.
+
+    Args:
+        base: the official image.
+        layer: our layer.
+        labels: become labels of the config, beside the base's own, and the manifest's annotations.
+        line: the line; its version stands in the history.
+        epoch: SOURCE_DATE_EPOCH, the image's and the step's time.
+    """
+    config, manifest = documents(base, layer.digests, labels, line=line, epoch=epoch)
+    platform = TargetPlatform(
+        os=base.config.os, architecture=base.config.architecture, variant=base.config.variant
+    )
+    return Image(base, layer, config, manifest, platform)
+
+
+def documents(
+    base: Base, layer: Digests, labels: Mapping[str, str], *, line: Line, epoch: int
+) -> tuple[bytes, bytes]:
+    """Return config and manifest of `base` with a layer on top; as `overlay_image`."""
+    config = canonical(_config(base, layer, labels, line, rfc3339(epoch)))
+    ours = Descriptor(media_type=LAYER_GZIP, digest=f"sha256:{layer.blob}", size=layer.size)
+    manifest = Manifest(
+        schema_version=2,
+        media_type=MANIFEST,
+        config=Descriptor(
+            media_type=CONFIG, digest=f"sha256:{sha256_bytes(config)}", size=len(config)
+        ),
+        layers=(*oci_layers(base.manifest), ours),
+        annotations=dict(labels),
+    )
+    return config, canonical(manifest)
+
+
+def _config(
+    base: Base, layer: Digests, labels: Mapping[str, str], line: Line, created: str
+) -> dict[str, Any]:
+    document = copy.deepcopy(base.document)
+    for note in _BUILD_NOTES:
+        document.pop(note, None)
+    document["created"] = created
+    document["rootfs"]["diff_ids"] = [*base.config.rootfs.diff_ids, f"sha256:{layer.tar}"]
+    if base.config.history:
+        step = {
+            "created": created,
+            "created_by": f"vllm-sm120: vllm {line.local_version} over {line.version}",
+            "comment": "vllm-sm120",
+        }
+        document["history"] = [*document["history"], step]
+    settings = document.get("config") or {}
+    settings["Labels"] = (settings.get("Labels") or {}) | dict(labels)
+    document["config"] = settings
+    return document
