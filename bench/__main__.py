@@ -86,8 +86,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=arguments.work) as scratch:
         work = Path(scratch)
         _patched_files(name, line, sources, work / "patched")
-        build = ("build.py", name, "--offline", "--dist", str(work / "dist"))
-        build += ("--target", "wheel", "--target", "layer")
+        build = ["build.py", name, "--offline", "--dist", str(work / "dist")]
+        build += ["--target", "wheel", "--target", "layer"]
         ours = run(*build)
         again = best(*build)
         naive = run("-m", "bench.naive", str(wheel), str(work / "patched"), str(work))

@@ -293,12 +293,13 @@ def no_place(match: Match) -> str:
 
 
 def _drift(files: tuple[FileReport, ...]) -> str:
-    return "; ".join(
-        f"{file.path}, hunk {number} of {len(file.matches)}: its lines {no_place(match)}"
-        for file in files
-        for number, match in enumerate(file.matches, 1)
-        if match.state == "neither"
-    )
+    parts = []
+    for file in files:
+        lost = [str(n) for n, match in enumerate(file.matches, 1) if match.state == "neither"]
+        if lost:
+            many = f"hunks {', '.join(lost)}" if len(lost) > 1 else f"hunk {lost[0]}"
+            parts.append(f"{file.path}, {many} of {len(file.matches)}")
+    return f"no exact place for {'; '.join(parts)}"
 
 
 def plan(series: Series, tree: Tree, pins: LineChecksums | None = None) -> Plan:

@@ -91,7 +91,7 @@ def source_date_epoch(line: Line) -> int:
     """Return the time that artifacts carry, in seconds since 1970.
 
     Raises:
-        UsageError: if the environment's SOURCE_DATE_EPOCH is no such number, or a zip cannot hold it.
+        UsageError: if the environment's SOURCE_DATE_EPOCH is no time that a zip can hold.
     """
     text = os.environ.get(EPOCH_VARIABLE)
     if text is None:

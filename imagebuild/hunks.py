@@ -9,8 +9,10 @@ ever placed by similarity, and nothing that could be taken for either state is p
 
 from __future__ import annotations
 
+import bisect
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -105,9 +107,14 @@ class _Index:
         """Return whether the lines at index `at` stand below the heading that the hunk names."""
         if not hunk.section or any(_HEADING.match(line) for line in hunk.pre):
             return True
-        above = (self.lines[i] for i in range(at - 1, -1, -1))
-        heading = next((line for line in above if _HEADING.match(line)), b"")
+        above = bisect.bisect_left(self.headings, at)
+        heading = self.lines[self.headings[above - 1]] if above else b""
         return heading[:_HEADING_BYTES].rstrip() == hunk.section
+
+    @cached_property
+    def headings(self) -> list[int]:
+        """The indices of the lines that git takes for headings."""
+        return [number for number, line in enumerate(self.lines) if _HEADING.match(line)]
 
 
 def _find(index: _Index, hunk: Hunk, start: int, expected: int) -> Match:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from imagebuild.layer import Digests, Layer
     from imagebuild.ocibase import Base
-    from imagebuild.upstream import Line
 
 # What Docker and BuildKit note in a config about the build that wrote it; not true of ours.
 _BUILD_NOTES = ("container", "container_config", "docker_version", "moby.buildkit.cache.v0")
@@ -60,7 +59,7 @@ class Image:
 
 
 def overlay_image(
-    base: Base, layer: Layer, labels: Mapping[str, str], *, line: Line, epoch: int
+    base: Base, layer: Layer, labels: Mapping[str, str], *, created_by: str, epoch: int
 ) -> Image:
     """Return `base` with `layer` on top.
 
@@ -68,10 +67,10 @@ def overlay_image(
         base: the official image.
         layer: our layer.
         labels: become labels of the config, beside the base's own, and the manifest's annotations.
-        line: the line; its version stands in the history.
+        created_by: the text of our step in the history.
         epoch: SOURCE_DATE_EPOCH, the image's and the step's time.
     """
-    config, manifest = documents(base, layer.digests, labels, line=line, epoch=epoch)
+    config, manifest = documents(base, layer.digests, labels, created_by=created_by, epoch=epoch)
     platform = TargetPlatform(
         os=base.config.os, architecture=base.config.architecture, variant=base.config.variant
     )
@@ -79,10 +78,10 @@ def overlay_image(
 
 
 def documents(
-    base: Base, layer: Digests, labels: Mapping[str, str], *, line: Line, epoch: int
+    base: Base, layer: Digests, labels: Mapping[str, str], *, created_by: str, epoch: int
 ) -> tuple[bytes, bytes]:
     """Return config and manifest of `base` with a layer on top; as `overlay_image`."""
-    config = canonical(_config(base, layer, labels, line, rfc3339(epoch)))
+    config = canonical(_config(base, layer, labels, created_by, rfc3339(epoch)))
     ours = Descriptor(media_type=LAYER_GZIP, digest=f"sha256:{layer.blob}", size=layer.size)
     manifest = Manifest(
         schema_version=2,
@@ -97,7 +96,7 @@ def documents(
 
 
 def _config(
-    base: Base, layer: Digests, labels: Mapping[str, str], line: Line, created: str
+    base: Base, layer: Digests, labels: Mapping[str, str], created_by: str, created: str
 ) -> dict[str, Any]:
     document = copy.deepcopy(base.document)
     for note in _BUILD_NOTES:
@@ -105,11 +104,7 @@ def _config(
     document["created"] = created
     document["rootfs"]["diff_ids"] = [*base.config.rootfs.diff_ids, f"sha256:{layer.tar}"]
     if base.config.history:
-        step = {
-            "created": created,
-            "created_by": f"vllm-sm120: vllm {line.local_version} over {line.version}",
-            "comment": "vllm-sm120",
-        }
+        step = {"created": created, "created_by": created_by, "comment": "vllm-sm120"}
         document["history"] = [*document["history"], step]
     settings = document.get("config") or {}
     settings["Labels"] = (settings.get("Labels") or {}) | dict(labels)

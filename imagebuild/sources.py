@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 from imagebuild import files
 from imagebuild.cache import Cache
-from imagebuild.digest import parse_sha256, sha256_bytes
-from imagebuild.errors import ChecksumError, SourceError
-from imagebuild.tree import DirTree
+from imagebuild.digest import parse_sha256
+from imagebuild.errors import SourceError
+from imagebuild.tree import DirTree, WithoutTree
 from imagebuild.upstream import REPOSITORY, FilePin
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from imagebuild.equality import Comparison
     from imagebuild.ocibase import Source
     from imagebuild.package_index import IndexFile
     from imagebuild.progress import Progress
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from imagebuild.sdist import SdistTree
     from imagebuild.tree import Tree
     from imagebuild.upstream import ImagePin, Line, Platform, UpstreamLock
-
-_SHOWN = 10
 
 
 @dataclass
@@ -180,6 +179,8 @@ class Sources:
         own = self.sdist(line)
         if spec == "sdist":
             return own
+        from imagebuild import equality  # noqa: PLC0415  (kept out of start-up)
+
         if spec == "git" or spec.startswith("git:"):
             from imagebuild import gitsource  # noqa: PLC0415  (kept out of start-up)
 
@@ -187,48 +188,27 @@ class Sources:
             tree = gitsource.GitTree.open(
                 repository, line.best_commit, self.cache, self.progress, offline=self.offline
             )
-            same = gitsource.check_equals(tree, own.manifest())
-            only = [f"{len(same.sdist_only)} only in the sdist: {', '.join(same.sdist_only)}"]
-            only.append(f"{len(same.git_only)} only in git: {', '.join(same.git_only)}")
-            self.progress.note(
-                f"{tree.label}: {same.equal} files are the sdist's; {'; '.join(only)}"
-            )
+            same = equality.check_equals(tree, own.manifest())
+            self._note(tree, same)
             return tree
         folder = DirTree(Path(spec).absolute())
-        _require_equal(folder, own, produced)
+        if not folder.root.is_dir():
+            raise SourceError(
+                "no such source",
+                file=folder.root,
+                expected="sdist, git, git:REPO or a folder",
+                found="no such folder",
+                next_command="python build.py build --help",
+            )
+        rest = {path: e for path, e in own.manifest().items() if path not in produced}
+        self._note(folder, equality.check_equals(WithoutTree(folder, frozenset(produced)), rest))
         return folder
 
-
-def _require_equal(folder: DirTree, own: SdistTree, produced: Collection[str]) -> None:
-    """Accept a folder as a release's tree, or refuse it.
-
-    Files that only the folder has are not read, so they cannot matter.
-
-    Raises:
-        SourceError: if there is no such folder.
-        ChecksumError: naming the first files that are not the sdist's.
-    """
-    if not folder.root.is_dir():
-        raise SourceError(
-            "no such source",
-            file=folder.root,
-            expected="sdist, git, git:REPO or a folder",
-            found="no such folder",
-            next_command="python build.py build --help",
-        )
-    wrong = []
-    for path, entry in own.manifest().items():
-        if path in produced:
-            continue
-        data = folder.read(path)
-        if data is None or sha256_bytes(data) != entry.sha256:
-            wrong.append(f"{path}: {'missing' if data is None else 'differs'}")
-    if wrong:
-        raise ChecksumError(
-            "the folder is not the release that is pinned",
-            file=folder.root,
-            expected=f"the files of {own.label}",
-            found=f"{len(wrong)} files that are not the same",
-            next_command="python build.py   (from the sdist)",
-            detail="\n".join(wrong[:_SHOWN] + ["…"] * (len(wrong) > _SHOWN)),
-        )
+    def _note(self, tree: Tree, same: Comparison) -> None:
+        only = [
+            f"only in {where}: {', '.join(paths)}"
+            for where, paths in (("the sdist", same.sdist_only), ("the source", same.tree_only))
+            if paths
+        ]
+        text = "; ".join([f"{same.equal} files are the sdist's", *only])
+        self.progress.note(f"{tree.label}: {text}")

@@ -97,3 +97,29 @@ class MemoryTree:
     def files(self) -> Iterator[str]:
         """Yield the paths of all files, sorted."""
         yield from sorted(self.contents)
+
+
+@dataclass(frozen=True)
+class WithoutTree:
+    """A tree without some of its files.
+
+    Attributes:
+        tree: the tree.
+        hidden: the paths that it seems not to have.
+    """
+
+    tree: Tree
+    hidden: frozenset[str]
+
+    @property
+    def label(self) -> str:
+        """The tree's own label."""
+        return self.tree.label
+
+    def read(self, path: str) -> bytes | None:
+        """Return the content of the file at `path`, or None."""
+        return None if path in self.hidden else self.tree.read(path)
+
+    def files(self) -> Iterator[str]:
+        """Yield the paths of the other files, sorted."""
+        yield from (path for path in self.tree.files() if path not in self.hidden)

@@ -31,6 +31,7 @@ from imagebuild.zipdir import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_WIDE = LIMIT32  # from here on a field needs its zip64 form (4.3.9.2)
 _UNIX = 3 << 8  # 4.4.2.2
 _PLAIN, _ZIP64 = 20, 45  # versions needed (4.4.3.2)
 _EARLIEST = datetime(1980, 1, 1, tzinfo=UTC)
@@ -97,7 +98,7 @@ class ZipWriter:
     def _local(self, member: Member) -> None:
         name, flags = _name(member)
         sizes = (member.compressed, member.size)
-        wide = any(size >= LIMIT32 for size in sizes)
+        wide = any(size >= _WIDE for size in sizes)
         # 4.5.3: in a local header the zip64 field holds both sizes or is absent.
         extra = struct.pack("<2H2Q", 1, 16, member.size, member.compressed) if wide else b""
         head = LOCAL.pack(
@@ -118,9 +119,9 @@ class ZipWriter:
         member = written.member
         name, flags = _name(member)
         sizes = (member.compressed, member.size)
-        wide = any(size >= LIMIT32 for size in sizes)
+        wide = any(size >= _WIDE for size in sizes)
         large = [member.size, member.compressed] if wide else []
-        large += [written.offset] if written.offset >= LIMIT32 else []
+        large += [written.offset] if written.offset >= _WIDE else []
         extra = struct.pack(f"<2H{len(large)}Q", 1, 8 * len(large), *large) if large else b""
         version = _ZIP64 if large else _PLAIN
         mode = 0o100755 if member.executable else 0o100644
@@ -140,18 +141,18 @@ class ZipWriter:
             0,
             0,
             mode << 16,
-            min(written.offset, LIMIT32),
+            LIMIT32 if written.offset >= _WIDE else written.offset,
         )
         self._write(head + name + extra)
 
     def _end(self, count: int, start: int, length: int) -> None:
-        if count >= LIMIT16 or start >= LIMIT32:
+        if count >= LIMIT16 or start >= _WIDE:
             end = self.size
             version = _UNIX | _ZIP64
             fields = (version, _ZIP64, 0, 0, count, count, length, start)
             self._write(END64.pack(b"PK\x06\x06", END64.size - 12, *fields))
             self._write(LOCATOR64.pack(b"PK\x06\x07", 0, end, 1))
-        count, start = min(count, LIMIT16), min(start, LIMIT32)
+        count, start = min(count, LIMIT16), LIMIT32 if start >= _WIDE else start
         self._write(END.pack(b"PK\x05\x06", 0, 0, count, count, length, start, 0))
 
 

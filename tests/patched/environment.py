@@ -254,6 +254,11 @@ def tree_version(tree: Path) -> str:
     return found[1]
 
 
+def _local(version: str, label: str) -> str:
+    """Return `version` with one more local label (PEP 440)."""
+    return f"{version}.{label}" if "+" in version else f"{version}+{label}"
+
+
 def _write_dist_info(folder: Path, version: str) -> None:
     info = folder / f"vllm-{version}.dist-info"
     info.mkdir(parents=True)
@@ -278,7 +283,7 @@ def overlay(environment: Environment, tree: Path, root: Path) -> Site:
         if not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
             target.symlink_to(library)
-    _write_dist_info(root, f"{version}+cpu")
+    _write_dist_info(root, _local(version, "cpu"))
     _write_dist_info(root / "interpreter", version)
     return Site(root, environment)
 

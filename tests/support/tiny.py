@@ -24,8 +24,10 @@ from imagebuild.digest import sha256_bytes
 from imagebuild.git import Git
 from imagebuild.project import Project
 from imagebuild.tree import MemoryTree
-from tests.support.tinytree import SDIST_ONLY, TREE, VERSION, WHEEL_ONLY
+from tests.support import tinytree
+from tests.support.tinytree import SDIST_ONLY, TREE, WHEEL_ONLY
 
+VERSION = tinytree.VERSION
 LINE = f"v{VERSION}"
 LOCAL_VERSION = f"{VERSION}+sm120.1"
 SDIST_NAME = f"vllm-{VERSION}.tar.gz"
@@ -148,7 +150,7 @@ def _mails(
         return tuple(found)
 
 
-def metadata(name: str = BOUNDS.name, **changed: object) -> bytes:
+def metadata(name: str = BOUNDS.name, /, **changed: object) -> bytes:
     """Return well-formed metadata of a patch as TOML, with some keys changed; None drops a key."""
     document: dict[str, object] = {
         "summary": f"What {name} does",

@@ -1,0 +1,110 @@
+"""Each patch's tests fail on the release as it is, by their assertions, and pass with the series."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from imagebuild import series, upstream
+from imagebuild.project import Project
+from tests.patched import environment, runner, trees
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from imagebuild.metadata import Metadata
+    from tests.patched.environment import Site
+    from tests.patched.runner import Result
+
+PROJECT = Project(Path(__file__).parents[1])
+LIMIT_S = 180
+
+pytestmark = [pytest.mark.engine, pytest.mark.upstream]
+
+CASES = [
+    pytest.param(line, patch.name, id=f"{line}-{patch.name}")
+    for line in upstream.load(PROJECT.upstream_lock).lines
+    for patch in series.load(PROJECT, line).patches
+]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str, bool], list[Result]]:
+    """Give what became of the tests of a patch on a line's stock or patched tree; run once."""
+    cpu = environment.install()
+
+    @cache
+    def stock_tree(line: str) -> Path:
+        root = tmp_path_factory.mktemp("stock") / line
+        return trees.stock_tree(PROJECT, line, root)
+
+    @cache
+    def patched_tree(line: str) -> Path:
+        root = tmp_path_factory.mktemp("patched") / line
+        return trees.patched_tree(PROJECT, line, stock_tree(line), root)
+
+    @cache
+    def site(line: str, patched: bool) -> Site:  # noqa: FBT001
+        tree = patched_tree(line) if patched else stock_tree(line)
+        return environment.overlay(cpu, tree, tmp_path_factory.mktemp("site") / line)
+
+    @cache
+    def run(line: str, name: str, patched: bool) -> list[Result]:  # noqa: FBT001
+        return runner.run(site(line, patched), files(metadata(line, name)), LIMIT_S)
+
+    return run
+
+
+def metadata(line: str, name: str) -> Metadata:
+    patch = series.load(PROJECT, line).patch(name)
+    assert patch is not None
+    return patch.meta
+
+
+def files(meta: Metadata) -> list[str]:
+    """Return the test files that the metadata names, in order."""
+    return list(dict.fromkeys(node.partition("::")[0] for node in meta.tests))
+
+
+def listed(node: str, found: list[Result]) -> list[Result]:
+    of_node = [result for result in found if result.is_of(node)]
+    assert of_node, f"no such test was collected: {node}"
+    return of_node
+
+
+@pytest.mark.parametrize(("line", "name"), CASES)
+def test_listed_tests_fail_by_their_assertions_on_the_release(
+    line: str, name: str, results: Callable[[str, str, bool], list[Result]]
+) -> None:
+    found = results(line, name, False)
+    for node in metadata(line, name).tests:
+        others = [result for result in listed(node, found) if result.outcome != "failed"]
+        assert others == []
+
+
+@pytest.mark.parametrize(("line", "name"), CASES)
+def test_all_tests_pass_with_the_series(
+    line: str, name: str, results: Callable[[str, str, bool], list[Result]]
+) -> None:
+    found = results(line, name, True)
+    assert [result for result in found if result.outcome != "passed"] == []
+    for node in metadata(line, name).tests:
+        listed(node, found)
+
+
+@pytest.mark.parametrize(("line", "name"), CASES)
+def test_what_the_patch_leaves_alone_is_the_same_on_both(
+    line: str, name: str, results: Callable[[str, str, bool], list[Result]]
+) -> None:
+    """The tests that the metadata does not list pass on both, and record the same bytes."""
+    nodes = metadata(line, name).tests
+
+    def unlisted(patched: bool) -> list[Result]:  # noqa: FBT001
+        found = results(line, name, patched)
+        return [result for result in found if not any(result.is_of(node) for node in nodes)]
+
+    assert unlisted(False)
+    assert unlisted(False) == unlisted(True)
