@@ -1,4 +1,4 @@
-"""An image source with a memory: manifests and configs that were read once need no registry again."""
+"""An image source with a memory: small documents that were read once need no registry again."""
 
 from __future__ import annotations
 

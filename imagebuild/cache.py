@@ -184,8 +184,9 @@ class Cache:
         with self.lock(sha256, progress, what):
             with storing(slot.blob):
                 slot.blob.parent.mkdir(parents=True, exist_ok=True)
-                for leftover in slot.record.parent.glob(f".{slot.record.name}.*.tmp"):
-                    leftover.unlink(missing_ok=True)
+                for folder in (slot.blob.parent, slot.record.parent):
+                    for leftover in folder.glob(f".{sha256}.*.tmp"):
+                        leftover.unlink(missing_ok=True)
             yield slot
 
     @contextlib.contextmanager

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from imagebuild.pack import Entry
-    from imagebuild.sdist import SdistTree
     from imagebuild.tree import Tree
 
 SDIST_ONLY = {
@@ -49,15 +48,6 @@ class Comparison:
     equal: int
     sdist_only: tuple[str, ...]
     tree_only: tuple[str, ...]
-
-
-def require_equal(tree: Tree, sdist: SdistTree) -> Comparison:
-    """Accept a tree as the source of an sdist, or refuse it; see `check_equals`.
-
-    Raises:
-        ChecksumError: if a file differs, or only one of the two has it and no pattern allows that.
-    """
-    return check_equals(tree, sdist.manifest())
 
 
 def check_equals(

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from imagebuild.equality import Comparison
     from imagebuild.pack import Entry
     from imagebuild.progress import Progress
-    from imagebuild.sdist import SdistTree
-    from imagebuild.sources import Sources
-    from imagebuild.upstream import Line
 
 _FOLDER = "git"
 _PROTOCOLS = "https:http:ssh:file"
@@ -155,30 +152,6 @@ def check_equals(tree: GitTree, manifest: Mapping[str, Entry]) -> Comparison:
         SourceError: if the repository is damaged.
     """
     return equality.check_equals(tree, manifest, tree.items)
-
-
-def accepted(source: str, line: Line, sdist: SdistTree, sources: Sources) -> GitTree:
-    """Return the line's commit in `source`, a path or a URL, its files being the sdist's.
-
-    Raises:
-        ChecksumError: if they are not.
-        SourceError: if there is no such repository or commit, or git or the network is missing.
-        StorageError: if the cache cannot be written.
-    """
-    tree = GitTree.open(
-        source,
-        line.best_commit,
-        sources.cache,
-        sources.progress,
-        tag=line.tag,
-        offline=sources.offline,
-    )
-    found = check_equals(tree, sdist.manifest())
-    for path in found.sdist_only:
-        sources.progress.note(f"{path}: only in the sdist")
-    for path in found.tree_only:
-        sources.progress.note(f"{path}: only in git")
-    return tree
 
 
 def _local(path: Path) -> Git:

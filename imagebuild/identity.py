@@ -69,11 +69,12 @@ def version_module(line: Line, tree: Tree) -> bytes:
     content = tree.read(VERSION_MODULE)
     matches = [] if content is None else list(_VERSION.finditer(content))
     numbers = ", ".join(line.version.split("."))
-    if content is None or len(matches) != 1 or matches[0]["version"] != line.version.encode():
+    stated = [(found["version"].decode(), found["tuple"].decode()) for found in matches]
+    if content is None or stated != [(line.version, numbers)]:
         raise DriftedError(
             "upstream's version module does not have the form that this tool knows",
             file=f"{VERSION_MODULE} in {tree.label}",
-            expected=f"once: __version__ = version = '{line.version}', then the tuple",
+            expected=f"once: __version__ = version = '{line.version}', then ({numbers})",
             found="no such file"
             if content is None
             else [m[0].decode() for m in matches] or "no match",

@@ -128,7 +128,7 @@ class Metadata(Value, frozen=True):
 
 
 def is_tree_path(path: str) -> bool:
-    """Return whether `path` is a plain relative path that stays inside a tree, out of its `.git`."""
+    """Return whether `path` is a plain relative path inside a tree, out of its `.git`."""
     parts = PurePosixPath(path).parts
     return (
         bool(parts)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from imagebuild.layer import Layer
     from imagebuild.release import Output, Release
 
-_CREATED_BY = "python build.py --target image"
+CREATED_BY = "python build.py --target image"
 
 
 class Writer(Protocol):
@@ -104,7 +104,7 @@ class _Image:
             base,
             write_layer(build),
             image_labels(facts),
-            created_by=_CREATED_BY,
+            created_by=CREATED_BY,
             epoch=build.epoch,
         )
         folder = request.dist / f"image-{request.line}-{request.platform.replace('/', '-')}"

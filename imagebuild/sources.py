@@ -188,7 +188,7 @@ class Sources:
             tree = gitsource.GitTree.open(
                 repository, line.best_commit, self.cache, self.progress, offline=self.offline
             )
-            same = equality.check_equals(tree, own.manifest())
+            same = gitsource.check_equals(tree, own.manifest())
             self._note(tree, same)
             return tree
         folder = DirTree(Path(spec).absolute())

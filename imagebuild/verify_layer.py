@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from imagebuild.upstream import Line, Platform
     from imagebuild.verify import Report
 
-MAX_LAYER = 256 << 20
+MAX_LAYER = 64 << 20
 
 
 @dataclass(frozen=True)

@@ -23,15 +23,28 @@ def docker_problem() -> str | None:
     return None
 
 
-def pytest_report_header() -> str | None:
+@cache
+def containers_problem() -> str | None:
+    """Return why the containers tests cannot run here, or None if they can."""
+    missing = [name for name in ("skopeo", "docker-registry") if shutil.which(name) is None]
+    return f"no {' and no '.join(missing)} on PATH" if missing else None
+
+
+PROBLEMS = {"docker": docker_problem, "containers": containers_problem}
+
+
+def pytest_report_header() -> list[str]:
     """Say at the top what is left out, so that nobody takes it for passed."""
-    problem = docker_problem()
-    return f"docker tests: not run, {problem} (see .ci/run)" if problem else None
+    found = {marker: problem() for marker, problem in PROBLEMS.items()}
+    return [
+        f"{m} tests: not run, {problem} (see .ci/run)" for m, problem in found.items() if problem
+    ]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the docker tests where there is no Docker with buildx."""
-    left_out = [item for item in items if item.get_closest_marker("docker")]
-    if left_out and docker_problem():
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+    """Deselect the tests for which this machine lacks something."""
+    for marker, problem in PROBLEMS.items():
+        left_out = [item for item in items if item.get_closest_marker(marker)]
+        if left_out and problem():
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if item not in left_out]

@@ -42,7 +42,7 @@ CHAIN = (
     BOUNDS,
     Change("first", "Rename", (Edit(KERNELS, "CHUNK = 64\n", "CHUNK = 64\nSMALL = 16\n"),)),
     CLEAR,
-    Change("last", "Say it", (Edit(KERNELS, '"""Forget everything."""', '"""Forget."""'),)),
+    Change("last", "Say it", (Edit(KERNELS, '"""Return a line for logs."""', '"""Say."""'),)),
 )
 
 
@@ -139,7 +139,7 @@ def test_a_release_with_the_fix_made_otherwise_is_upstreamed(
 def test_changed_lines_are_drift(tree_of: Callable[[dict[str, bytes]], Tree]) -> None:
     plan = apply.plan(bounds(), tree_of(changed(WORKER, OLD_WORKER, b"offset = accepted\n")))
     assert outcomes(plan) == [Outcome.DRIFTED]
-    assert plan.reports[0].reason == f"{WORKER}, hunk 1 of 1: its lines are not there"
+    assert plan.reports[0].reason == f"no exact place for {WORKER}, hunk 1 of 1"
     assert plan.after == {}
 
 

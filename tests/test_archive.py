@@ -191,13 +191,8 @@ def test_a_compression_bomb_ends_at_the_limit_and_takes_no_memory(tmp_path: Path
     path = tmp_path / "bomb.tar.gz"
     path.write_bytes(packed)
     tracemalloc.start()
-    with (
-        pytest.raises(ArchiveError) as caught,
-        SourceArchive(path, limits) as archive,
-    ):
-        for _, content in archive.members():
-            for _ in content:
-                pass
+    with SourceArchive(path, limits) as archive, pytest.raises(ArchiveError) as caught:
+        list(archive.members())
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert caught.value.expected == f"at most {32 << 20} bytes unpacked"
@@ -238,9 +233,7 @@ def test_a_damaged_byte_of_the_packed_data_is_found(tmp_path: Path) -> None:
 
 def test_a_damaged_header_does_not_pass_for_the_end(tmp_path: Path) -> None:
     plain = bytearray(tar(good()))
-    last = len(plain) - 4 * BLOCK
-    assert plain[last : last + len(TOP)] == TOP.encode()
-    plain[last] ^= 1
+    plain[plain.index(f"{TOP}/vllm/big.bin\0".encode())] ^= 1
     assert refuse(tmp_path, pack(bytes(plain))).found == "a damaged header"
 
 
@@ -252,7 +245,9 @@ def test_something_after_the_gzip_data_is_refused(tmp_path: Path) -> None:
     refuse(tmp_path, sdist() + b"PK\x03\x04")
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     changes=st.lists(
         st.tuples(st.integers(0, 12 * BLOCK), st.binary(min_size=1, max_size=12)),

@@ -174,9 +174,15 @@ def test_a_killed_process_holds_no_lock(cache: Cache) -> None:
             assert watching.notes == []
 
 
-def test_what_a_killed_process_left_of_a_record_is_removed(cache: Cache) -> None:
-    store(cache)
-    left = cache.root / "verified" / f".{SHA256}.json.abcdefgh.tmp"
-    left.write_bytes(b"{")
+def test_what_a_killed_process_left_is_removed(cache: Cache) -> None:
+    blob = store(cache)
+    left = [
+        cache.root / "verified" / f".{SHA256}.json.abcdefgh.tmp",
+        blob.with_name(f".{SHA256}.part.etag.abcdefgh.tmp"),
+    ]
+    other = blob.with_name(f".{'0' * 64}.part.etag.abcdefgh.tmp")
+    for path in [*left, other]:
+        path.write_bytes(b"{")
     look(cache)
-    assert not left.exists()
+    assert not any(path.exists() for path in left)
+    assert other.exists()

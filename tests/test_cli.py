@@ -114,7 +114,8 @@ def _subclasses(kind: type[errors.BuildError]) -> Iterator[type[errors.BuildErro
 def test_the_page_of_exit_codes_is_what_the_code_says() -> None:
     page = (ROOT / "docs" / "exit-codes.md").read_text()
     documented = {
-        int(code): name for code, name in re.findall(r"^\| (\d+) \| ([a-z-]+) \|", page, re.MULTILINE)
+        int(code): name
+        for code, name in re.findall(r"^\| (\d+) \| ([a-z-]+) \|", page, re.MULTILINE)
     }
     assert documented == {
         kind.exit_code: kind.kind

@@ -1,4 +1,4 @@
-"""Each patch's tests fail on the release as it is, by their assertions, and pass with the series."""
+"""Each patch's tests fail by their assertions on the release, and pass with the series."""
 
 from __future__ import annotations
 

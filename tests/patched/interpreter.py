@@ -4,6 +4,7 @@ vLLM drops Triton on its CPU platform. It keeps it where it finds no platform an
 so such a process is set up here, before vLLM is imported.
 """
 # mypy: disable-error-code="import-not-found"
+# ruff: noqa: ANN401  (Triton has no types)
 
 from __future__ import annotations
 
@@ -32,7 +33,10 @@ def enable() -> None:
 
 def _accept_integer_masks() -> None:
     """Mend a fault of Triton 3.9's interpreter: `&` of a scalar and a block gives integer masks."""
-    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+    from triton.runtime.interpreter import (  # noqa: PLC0415  (only after the environment is set)
+        InterpreterBuilder,
+        TensorHandle,
+    )
 
     load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
 

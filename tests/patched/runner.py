@@ -11,7 +11,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +50,7 @@ class RunFailedError(AssertionError):
     """The test process gave no report: it did not end in time, crashed, or could not collect."""
 
 
-def _result(case: ElementTree.Element) -> Result:
+def _result(case: ET.Element) -> Result:
     node = f"{case.get('file')}::{case.get('name')}"
     properties = {p.get("name", ""): p.get("value", "") for p in case.iter("property")}
     for tag in ("error", "failure", "skipped"):
@@ -67,7 +67,7 @@ def _result(case: ElementTree.Element) -> Result:
 
 def parse(report: bytes) -> list[Result]:
     """Return the results that a JUnit report of pytest (xunit1) holds."""
-    return [_result(case) for case in ElementTree.fromstring(report).iter("testcase")]  # noqa: S314
+    return [_result(case) for case in ET.fromstring(report).iter("testcase")]  # noqa: S314
 
 
 def run(site: Site, test_files: Sequence[str], limit_s: int) -> list[Result]:

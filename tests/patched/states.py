@@ -12,6 +12,8 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    Record = Callable[[str, object], None]  # pytest's record_property
+
 REQUESTS = 3
 COLUMNS = 3  # one for the running state and two for speculative tokens
 VICTIM = 1  # the request whose numbers are wrong; it has a neighbour on either side

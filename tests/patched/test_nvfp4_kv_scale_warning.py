@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from tests.patched import logs
 from vllm import logger as vllm_logger
 from vllm.model_executor.layers.attention.attention import set_default_quant_scales
 from vllm.model_executor.layers.quantization.kv_cache import BaseKVCacheMethod
 from vllm.model_executor.model_loader.utils import process_weights_after_loading
+
+from tests.patched import logs
 
 if TYPE_CHECKING:
     from logging import LogRecord

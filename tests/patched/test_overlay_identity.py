@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 import vllm
-from tests.patched import logs
 from vllm import collect_env
 from vllm.v1.engine.core import EngineCore
+
+from tests.patched import logs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,10 +5,9 @@ The kernels are the tree's own, launched by the tree's own functions, under Trit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -18,7 +17,6 @@ from tests.patched.states import BAD_COUNTS, COLUMNS, REQUESTS, VICTIM, Seen, as
 
 interpreter.enable()
 
-from tests.patched import triton_builtins  # noqa: E402
 from vllm.model_executor.layers.mamba.mamba_utils import (  # noqa: E402
     get_conv_copy_spec,
     get_temporal_copy_spec,
@@ -37,6 +35,15 @@ from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, MambaSpe
 from vllm.v1.utils import CpuGpuBuffer  # noqa: E402
 from vllm.v1.worker import mamba_utils  # noqa: E402
 from vllm.v1.worker.gpu.model_states import mamba_hybrid  # noqa: E402
+
+from tests.patched import triton_builtins  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.patched.states import Record
+
+    DeltaRule = Callable[[torch.Tensor, list[int], list[int], torch.Tensor], torch.Tensor]
 
 fused_recurrent.exp = triton_builtins.exp  # there it is `exp = tl.exp`
 
@@ -126,7 +133,7 @@ def delta_cache() -> torch.Tensor:
 
 @DELTA_RULES
 @pytest.mark.parametrize("count", BAD_COUNTS)
-def test_delta_rule_reads_no_other_request_by_a_stale_count(run: Any, count: int) -> None:
+def test_delta_rule_reads_no_other_request_by_a_stale_count(run: DeltaRule, count: int) -> None:
     def once(cache: torch.Tensor) -> Seen:
         # Only the victim has tokens, so that nobody else writes.
         out = run(cache, [1, count, 1], [0, 2, 0], states.slot_table())
@@ -137,7 +144,7 @@ def test_delta_rule_reads_no_other_request_by_a_stale_count(run: Any, count: int
 
 @DELTA_RULES
 @pytest.mark.parametrize(("count", "column"), [(-2, 0), (0, 0), (COLUMNS + 1, COLUMNS - 1)])
-def test_delta_rule_uses_the_nearest_own_column(run: Any, count: int, column: int) -> None:
+def test_delta_rule_uses_the_nearest_own_column(run: DeltaRule, count: int, column: int) -> None:
     stale, right = delta_cache(), delta_cache()
     out = run(stale, [1, count, 1], [0, 2, 0], states.slot_table())
     expected = run(right, [1, column + 1, 1], [0, 2, 0], states.slot_table())
@@ -146,7 +153,7 @@ def test_delta_rule_uses_the_nearest_own_column(run: Any, count: int, column: in
 
 
 @DELTA_RULES
-def test_delta_rule_writes_no_other_request_by_a_long_query(run: Any) -> None:
+def test_delta_rule_writes_no_other_request_by_a_long_query(run: DeltaRule) -> None:
     def once(cache: torch.Tensor) -> Seen:
         out = run(cache, [1, 1, 1], [0, COLUMNS + 2, 0], states.slot_table())
         return Seen(out, cache)
@@ -156,7 +163,7 @@ def test_delta_rule_writes_no_other_request_by_a_long_query(run: Any) -> None:
 
 @DELTA_RULES
 @pytest.mark.parametrize("slot", [0, -1])
-def test_delta_rule_leaves_a_null_or_pad_slot_alone(run: Any, slot: int) -> None:
+def test_delta_rule_leaves_a_null_or_pad_slot_alone(run: DeltaRule, slot: int) -> None:
     cache = delta_cache()
     run(cache, [1, 1, 1], [0, 2, 0], torch.full((REQUESTS, COLUMNS), slot, dtype=torch.int32))
     assert torch.equal(cache, delta_cache())
@@ -165,7 +172,7 @@ def test_delta_rule_leaves_a_null_or_pad_slot_alone(run: Any, slot: int) -> None
 @DELTA_RULES
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_delta_rule_is_unchanged_for_a_right_count(
-    run: Any, count: int, record_property: Any
+    run: DeltaRule, count: int, record_property: Record
 ) -> None:
     cache = delta_cache()
     out = run(cache, [1, count, 2], [2, 3, 1], states.slot_table())
@@ -265,8 +272,9 @@ def test_conv_equals_the_convolution_in_torch() -> None:
     for count, length, line in zip(accepted, lengths, lines, strict=True):
         history = conv_cache()[line, count - 1 : count - 1 + WIDTH - 1]
         window = torch.cat([history, x[at : at + length]])
-        for step in range(length):
-            expected.append((window[step : step + WIDTH] * weight.T).sum(0) + bias)
+        expected += [
+            (window[step : step + WIDTH] * weight.T).sum(0) + bias for step in range(length)
+        ]
         expected_cache[line, : WIDTH - 2 + length] = window[1:]
         at += length
     out = run_conv(cache, accepted, lengths, lines)
@@ -275,7 +283,7 @@ def test_conv_equals_the_convolution_in_torch() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_conv_is_unchanged_for_a_right_count(count: int, record_property: Any) -> None:
+def test_conv_is_unchanged_for_a_right_count(count: int, record_property: Record) -> None:
     cache = conv_cache()
     out = run_conv(cache, [1, count, 2], [2, 3, 1], [3, 1, 4])
     record_property("sha256", states.digest(out, cache))
@@ -365,7 +373,7 @@ def test_ssm_leaves_a_pad_target_alone() -> None:
 
 @pytest.mark.usefixtures("no_accelerator")
 @pytest.mark.parametrize("count", [0, 1, 2, 3])
-def test_ssm_is_unchanged_for_a_right_count(count: int, record_property: Any) -> None:
+def test_ssm_is_unchanged_for_a_right_count(count: int, record_property: Record) -> None:
     cache, plain = ssm_cache(), ssm_cache()
     out = run_ssm(cache, states.slot_table(), [2, 3, 1], [1, count, 2])
     plain_out = run_ssm(plain, states.slot_table()[:, :1])
@@ -439,7 +447,7 @@ def copy_caches() -> tuple[torch.Tensor, torch.Tensor]:
     return conv, states.random(BLOCKS, VALUE_HEADS, VALUE, KEY, seed=2)
 
 
-def assert_copies_isolated(act: Any, columns: int = 4) -> None:
+def assert_copies_isolated(act: Callable[[Copies], None], columns: int = 4) -> None:
     """Assert that the victim's copy stays within the first `columns` blocks of its row.
 
     They are those that the request was given; what the row holds past them is left from before.

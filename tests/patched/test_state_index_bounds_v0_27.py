@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -13,6 +13,9 @@ from tests.patched.states import REQUESTS, Seen, assert_isolated
 interpreter.enable()
 
 from vllm.model_executor.layers.mamba.ops.causal_conv1d import causal_conv1d_update  # noqa: E402
+
+if TYPE_CHECKING:
+    from tests.patched.states import Record
 
 WIDTH, DIM, COLUMNS = 4, 8, 3
 LINES = 1 + REQUESTS * COLUMNS
@@ -49,6 +52,6 @@ def test_conv_uses_no_column_out_of_the_row(first: int, last: int) -> None:
     assert_isolated(once, conv_cache(), own, others)
 
 
-def test_conv_is_unchanged_within_the_row(record_property: Any) -> None:
+def test_conv_is_unchanged_within_the_row(record_property: Record) -> None:
     cache = conv_cache()
     record_property("sha256", states.digest(run_conv(cache, 0, 2), cache))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -19,6 +19,13 @@ from vllm.v1.attention.backends.utils import mamba_get_block_table_tensor  # noq
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, MambaSpec  # noqa: E402
 from vllm.v1.utils import CpuGpuBuffer  # noqa: E402
 from vllm.v1.worker import mamba_utils  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.patched.states import Record
+
+    TableFunction = Callable[[torch.Tensor], torch.Tensor]
 
 BLOCK = 4
 TABLE_COLUMNS = 5
@@ -81,7 +88,7 @@ TABLES = pytest.mark.parametrize("function", [by_metadata, by_context])
 
 
 @TABLES
-def test_columns_past_the_row_are_null(function: Any) -> None:
+def test_columns_past_the_row_are_null(function: TableFunction) -> None:
     """At BLOCK * 4 tokens the window is columns 3 to 5, of which the row has 3 and 4."""
     found = function(torch.tensor([1, BLOCK * 4, BLOCK * 7], dtype=torch.int32))
     rows = table().tolist()
@@ -89,7 +96,7 @@ def test_columns_past_the_row_are_null(function: Any) -> None:
 
 
 @TABLES
-def test_columns_within_the_row_are_unchanged(function: Any) -> None:
+def test_columns_within_the_row_are_unchanged(function: TableFunction) -> None:
     found = function(torch.tensor([0, BLOCK, BLOCK * 2 + 1], dtype=torch.int32))
     rows = table().tolist()
     assert found.tolist() == [rows[0][:3], rows[1][:3], rows[2][2:5]]
@@ -140,7 +147,7 @@ def test_post_conv_writes_no_other_request_by_a_long_query() -> None:
 
 @pytest.mark.usefixtures("two_units")
 @pytest.mark.parametrize("count", [0, 1, 3, COLUMNS + 1])
-def test_post_conv_is_unchanged(count: int, record_property: Any) -> None:
+def test_post_conv_is_unchanged(count: int, record_property: Record) -> None:
     cache = post_conv_cache()
     out = run_post_conv(cache, [1, count, 2], [2, 3, 1])
     record_property("sha256", states.digest(out, cache))

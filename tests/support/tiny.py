@@ -21,7 +21,6 @@ import tomli_w
 
 from imagebuild import assemble, checksums, scratch, series, upstream
 from imagebuild.digest import sha256_bytes
-from imagebuild.git import Git
 from imagebuild.project import Project
 from imagebuild.tree import MemoryTree
 from tests.support import tinytree
@@ -129,10 +128,7 @@ def _mails(
     changes: tuple[Change, ...], tree: tuple[tuple[str, bytes], ...]
 ) -> tuple[tuple[str, bytes], ...]:
     with tempfile.TemporaryDirectory() as folder:
-        git = Git(Path(folder))
-        git.run("init", "--quiet", folder)
-        git.run("config", "user.name", "A Maintainer")
-        git.run("config", "user.email", "maintainer@example.org")
+        git = scratch._init(Path(folder))
         state = dict(tree)
         write_tree(Path(folder), state)
         git.run("add", "--all", "--force")
