@@ -10,7 +10,6 @@ has no buildx. It prints the variables that the tests need, as lines for `eval`.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -150,13 +149,25 @@ _PROBE = "import sys, urllib.request; urllib.request.urlopen(f'http://{sys.argv[
 
 
 def stop(folder: Path) -> None:
-    """End what `start` started, if it runs."""
+    """End what `start` started, if it runs, and wait for its end."""
     for name in ("dockerd", "registry"):
         file = folder / f"{name}.pid"
         if file.exists():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(int(file.read_text()), signal.SIGTERM)
+            end(int(file.read_text()))
             file.unlink()
+    (folder / "dockerd-own.pid").unlink(missing_ok=True)
+
+
+def end(group: int) -> None:
+    """End a process group: by asking, then by force."""
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + PATIENCE / 3
+        while time.monotonic() < deadline:
+            try:
+                os.killpg(group, sign)
+            except ProcessLookupError:
+                return
+            time.sleep(0.2)
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ class SourceArchive:
         self.top = ""
         self._limits = limits
         try:
-            self._packed = HashingFile(path)
+            self._packed = HashingFile(path.open("rb"))
         except OSError as error:
             raise SourceError(
                 "the archive cannot be read",

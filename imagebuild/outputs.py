@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from imagebuild import files, release
 from imagebuild.digest import parse_sha256, sha256_file
-from imagebuild.errors import UnpinnedError
 from imagebuild.project import SOURCE
 from imagebuild.release import NamedFile
 
@@ -84,9 +83,7 @@ class _Image:
 
         request, line = build.request, build.line
         digest = parse_sha256(line.image_digest(request.platform))
-        if line.image is None:
-            raise UnpinnedError("the line has no image", file="upstream.lock", expected="image.ref")
-        source = build.sources.image(line.image, request.base)
+        source = build.sources.image(line, request.base)
         base = read_base(source, digest, request.platform)
         facts = ImageFacts(
             line=line,
@@ -94,7 +91,7 @@ class _Image:
             patchset=build.patchset.sha256,
             patches=tuple(build.patchset.patches),
             lock=sha256_file(build.project.checksums_lock),
-            base_ref=line.image.ref,
+            base_ref=line.image.ref if line.image else "",
             base_digest=f"sha256:{base.digest}",
             source=SOURCE,
             revision=build.project.revision(),

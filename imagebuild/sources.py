@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from imagebuild import files
 from imagebuild.cache import Cache
 from imagebuild.digest import parse_sha256
-from imagebuild.errors import SourceError
+from imagebuild.errors import SourceError, UnpinnedError
 from imagebuild.tree import DirTree, WithoutTree
 from imagebuild.upstream import REPOSITORY, FilePin
 
@@ -153,8 +153,20 @@ class Sources:
         with Registry(pin.repository) as registry:
             return registry.resolve(pin.ref.rsplit(":", 1)[1])
 
-    def image(self, pin: ImagePin, layout: Path | None) -> Source:
-        """Return where the official image is read from: an OCI layout, or its registry."""
+    def image(self, line: Line, layout: Path | None) -> Source:
+        """Return where a line's official image is read from: an OCI layout, or its registry.
+
+        Raises:
+            UnpinnedError: if the line names no image.
+        """
+        if line.image is None:
+            raise UnpinnedError(
+                f"the line {line.tag} names no official image",
+                file="upstream.lock",
+                expected=f'[lines."{line.tag}".image]',
+                found="no such table",
+                next_command=f"python build.py show {line.tag}",
+            )
         if layout is not None:
             from imagebuild.ocilayout import LayoutSource  # noqa: PLC0415  (kept out of start-up)
 
@@ -162,7 +174,7 @@ class Sources:
         from imagebuild.basecache import RememberingSource  # noqa: PLC0415  (the same)
         from imagebuild.registry import Registry  # noqa: PLC0415  (the same)
 
-        return RememberingSource(Registry(pin.repository), self.cache, self.offline)
+        return RememberingSource(Registry(line.image.repository), self.cache, self.offline)
 
     def tree(self, spec: str, line: Line, produced: Collection[str]) -> Tree:
         """Return the tree that a `--source` names; its files are the sdist's.
@@ -186,7 +198,12 @@ class Sources:
 
             repository = spec.removeprefix("git").removeprefix(":") or REPOSITORY
             tree = gitsource.GitTree.open(
-                repository, line.best_commit, self.cache, self.progress, offline=self.offline
+                repository,
+                line.best_commit,
+                self.cache,
+                self.progress,
+                tag=line.tag,
+                offline=self.offline,
             )
             same = gitsource.check_equals(tree, own.manifest())
             self._note(tree, same)

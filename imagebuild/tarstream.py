@@ -11,6 +11,7 @@ from imagebuild.errors import ArchiveError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import BufferedReader
     from pathlib import Path
 
     from typing_extensions import Buffer
@@ -43,13 +44,9 @@ class HashingFile(io.RawIOBase):
         consumed: bytes read so far.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Open `path`.
-
-        Raises:
-            OSError: if it cannot be opened.
-        """
-        self._file = path.open("rb")
+    def __init__(self, file: BufferedReader) -> None:
+        """Read from `file`, which is closed together with this one."""
+        self._file = file
         self.digest = hashlib.sha256()
         self.consumed = 0
 

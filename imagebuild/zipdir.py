@@ -111,7 +111,7 @@ class Directory:
         self._size = os.fstat(file.fileno()).st_size
         count, start, length, end = self._end()
         if end != start + length:
-            self._bad("the directory does not end where the archive does", end, start + length)
+            self._bad("bytes between the directory and its end record", start + length, end)
         self.members = self._locate(self._directory(count, start, length), start)
 
     def _at(self, offset: int, length: int) -> bytes:
@@ -140,6 +140,8 @@ class Directory:
                 self._bad("not a zip64 end record", "56 bytes without extensions", size)
         if disk or first or here != count:
             self._bad("the archive is one part of several", "disk 0", f"disk {disk}")
+        if start + length > end:
+            self._bad("the directory is not inside the archive", f"before {end}", start + length)
         if count > _MAX_MEMBERS or length > _MAX_DIRECTORY:
             found = f"{count} in {length} bytes"
             self._bad("too many members", f"at most {_MAX_MEMBERS} in {_MAX_DIRECTORY}", found)

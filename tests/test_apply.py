@@ -162,6 +162,13 @@ def test_one_hunk_of_two_in_is_partial(tree_of: Callable[[dict[str, bytes]], Tre
     assert [file.state for file in plan.reports[0].files] == [FileState.HALF, FileState.DONE]
 
 
+def test_one_hunk_of_two_in_the_only_file_is_partial() -> None:
+    series = patching.series(dataclasses.replace(BOUNDS, edits=BOUNDS.edits[:1]))
+    plan = apply.plan(series, MemoryTree(changed(KERNELS, OLD_KERNEL, NEW_KERNEL, 1)))
+    assert outcomes(plan) == [Outcome.PARTIAL]
+    assert plan.reports[0].reason == f"{KERNELS} is half patched"
+
+
 @pytest.mark.parametrize("with_pins", [True, False])
 def test_a_half_patched_tree_is_partial_with_the_lock_and_without(*, with_pins: bool) -> None:
     pins = pins_of(bounds(), MemoryTree(TREE)) if with_pins else None

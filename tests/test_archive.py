@@ -205,8 +205,9 @@ def test_an_extended_header_of_absurd_size_is_refused_before_it_is_read(tmp_path
 
 
 def test_a_chain_of_extended_headers_without_end_is_refused(tmp_path: Path) -> None:
-    header = entry("pax", kind=tarfile.XHDTYPE, size=512)[0].tobuf(tarfile.USTAR_FORMAT)
-    record = b"12 comment=x\n".ljust(512, b"\0")
+    record = b"13 comment=x\n"
+    header = entry("pax", kind=tarfile.XHDTYPE, size=len(record))[0].tobuf(tarfile.USTAR_FORMAT)
+    record = record.ljust(BLOCK, b"\0")
     assert "RecursionError" in str(refuse(tmp_path, pack((header + record) * 3000)).found)
 
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.docker
 LAYER = f"vllm-{LOCAL_VERSION}-linux-amd64.layer.tar.gz"
 BUSYBOX = "/bin/busybox"  # Debian's busybox-static: one file that needs no other
-APPLETS = ("sh", "tar", "rm", "cat", "gzip")
+SITE = "/usr/local/lib/python3.12/dist-packages"  # as the tiny line pins it
+APPLETS = ("sh", "tar", "rm", "grep", "gzip")
 
 
 def _registry() -> str:
@@ -47,19 +48,21 @@ def _tools() -> bytes:
         with Path(BUSYBOX).open("rb") as file:
             archive.addfile(program, file)
         for applet in APPLETS:
-            link = tarfile.TarInfo(f"bin/{applet}")
-            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
-            archive.addfile(link)
-        folder = tarfile.TarInfo("tmp")
-        folder.type, folder.mode = tarfile.DIRTYPE, 0o1777
-        archive.addfile(folder)
+            for folder in ("bin", "usr/local/bin"):
+                link = tarfile.TarInfo(f"{folder}/{applet}")
+                link.type, link.linkname = tarfile.SYMTYPE, "/bin/busybox"
+                archive.addfile(link)
+        for name in ("dev", "proc", "sys", "tmp"):  # every base has them; a `RUN` mounts there
+            folder_entry = tarfile.TarInfo(name)
+            folder_entry.type, folder_entry.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(folder_entry)
     return out.getvalue()
 
 
 @pytest.fixture
 def base(tmp_path: Path) -> tuple[str, str]:
     """Push a stand-in for the official image; return its reference and its digest."""
-    image = BaseImage(tmp_path / "base", first=_tools())
+    image = BaseImage(tmp_path / "base", first=_tools(), site=SITE)
     ref = f"{_registry()}/stand-in/vllm-openai:{LINE}"
     source = f"oci:{image.root}"
     _run("skopeo", "copy", "--all", "--quiet", "--dest-tls-verify=false", source, f"docker://{ref}")
@@ -138,8 +141,8 @@ def test_nothing_of_the_stock_files_is_left_in_the_image(
         f"--build-arg=LAYER={LAYER}",
     )
     site = tiny.line.site_packages.lstrip("/")
-    stock = {path for path in installed() if ".pyc" in path or ".dist-info" in path}
-    replaced = {path for path in tiny.pins.produced if f"{site}/{path}" in installed()}
+    stock = {path for path in installed(SITE) if ".pyc" in path or ".dist-info" in path}
+    replaced = {path for path in tiny.pins.produced if f"{site}/{path}" in installed(SITE)}
     assert stock
     assert replaced
     names = {path.rpartition("/")[2] for path in found}

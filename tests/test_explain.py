@@ -21,9 +21,8 @@ DRIFTED = TREE | {
 
 
 def report(contents: dict[str, bytes], drop_when: object = ()) -> Report:
-    changed = {"drop_when": drop_when} if drop_when else {}
-    plan = apply.plan(patching.series(BOUNDS, tree=TREE, **changed), MemoryTree(contents))
-    return plan.failures()[0]
+    series = patching.series(BOUNDS, drop_when=drop_when) if drop_when else patching.series(BOUNDS)
+    return apply.plan(series, MemoryTree(contents)).failures()[0]
 
 
 def explained(contents: dict[str, bytes], base: dict[str, bytes] | None = None) -> str:

@@ -70,10 +70,12 @@ def test_a_change_between_hunks_moves_only_the_later_one() -> None:
 
 def test_a_hunk_made_longer_by_an_earlier_one_is_expected_further_down() -> None:
     longer = KERNELS.replace(b"CHUNK = 64\n", b"CHUNK = 64\nA = 1\nB = 2\n").replace(
-        b"block = value", b"block = row"
+        b"states[block] = value", b"states[block] = row"
     )
     change = patching.hunks(KERNELS, longer)
-    assert [m.offset for m in located(longer, change)] == [0] * len(change)
+    assert len(change) == 2
+    assert [(m.state, m.offset) for m in located(KERNELS, change)] == [("before", 0)] * 2
+    assert [(m.state, m.offset) for m in located(longer, change)] == [("after", 0)] * 2
 
 
 def test_lines_that_differ_in_spaces_only_are_other_lines() -> None:
@@ -223,15 +225,14 @@ def test_a_patch_for_an_empty_file_does_not_fit_one_that_is_not() -> None:
     assert states(located(b"x\na\nb\n", change)) == ["neither"]
 
 
-def test_matches_never_overlap() -> None:
+def test_hunks_whose_lines_changed_their_order_are_not_placed_backwards() -> None:
     lines = numbered(40)
     change = patching.hunks(
         lines, lines.replace(b"line 5\n", b"5\n").replace(b"line 25\n", b"25\n")
     )
     assert len(change) == 2
-    content = numbered(40).replace(b"    line 10\n", b"")
-    first, second = located(content, change)
-    assert first.at + len(first.hunk.pre) <= second.at
+    old = hunks.split(lines)
+    assert states(located(b"".join(old[20:] + old[:20]), change)) == ["before", "neither"]
 
 
 def test_a_patch_that_takes_out_anothers_line_is_noticed() -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import struct
 import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from imagebuild import zipdir, zipwrite
 from imagebuild.digest import sha256_file
 from imagebuild.errors import ArchiveError
+from imagebuild.zipdir import END64
 from imagebuild.zipfmt import open_zip
 from imagebuild.zipwrite import ZipWriter, dos_time
 
@@ -277,3 +281,59 @@ def test_the_ratio_bound_is_deflates_own() -> None:
         archive.writestr("zeroes", bytes(16 << 20))
         info = archive.getinfo("zeroes")
     assert 1000 < info.file_size / info.compress_size < zipdir._MAX_RATIO
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    """A good archive with some bytes set, cut out or put in."""
+    data = bytearray(draw(st.sampled_from(SEEDS)))
+    for _ in range(draw(st.integers(1, 4))):
+        place = draw(st.integers(0, len(data) - 1))
+        match draw(st.sampled_from(["set", "wide", "cut", "add"])):
+            case "set":
+                data[place] = draw(st.integers(0, 255))
+            case "wide":
+                data[place : place + 4] = draw(st.binary(min_size=4, max_size=4))
+            case "cut" if len(data) > 1:
+                del data[place]
+            case _:
+                data[place:place] = draw(st.binary(max_size=4))
+    return bytes(data)
+
+
+def wide() -> bytes:
+    buffer = io.BytesIO()
+    with (
+        zipfile.ZipFile(buffer, "w") as archive,
+        archive.open("a.txt", "w", force_zip64=True) as member,
+    ):
+        member.write(b"text")
+    data = buffer.getvalue()
+    end = END64.pack(b"PK\x06\x06", 44, 45, 45, 0, 0, 1, 1, len(data) - 22 - data.index(CENTRAL), 0)
+    place = data.index(CENTRAL)
+    end = end[:48] + struct.pack("<Q", place)
+    return (
+        data[:-22] + end + struct.pack("<4sIQI", b"PK\x06\x07", 0, len(data) - 22, 1) + data[-22:]
+    )
+
+
+SEEDS = [made(), made(method=zipfile.ZIP_STORED), wide()]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_seeds_of_the_fuzzing_are_good(seed: bytes, tmp_path: Path) -> None:
+    (tmp_path / "seed.whl").write_bytes(seed)
+    with open_zip(tmp_path / "seed.whl") as archive:
+        assert archive.members
+
+
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=mutated())
+def test_nothing_but_an_archive_error_comes_of_garbage(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "fuzzed.whl"
+    path.write_bytes(data)
+    with contextlib.suppress(ArchiveError), open_zip(path) as archive:
+        for member in archive.members.values():
+            archive.read(member)

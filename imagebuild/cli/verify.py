@@ -9,7 +9,7 @@ from imagebuild import checksums, series, upstream
 from imagebuild.cli.live import reporter
 from imagebuild.cli.output import emit
 from imagebuild.digest import Sha256, parse_sha256, sha256_file
-from imagebuild.errors import SourceError, UsageError, VerifyError
+from imagebuild.errors import RegistryError, SourceError, UsageError, VerifyError
 from imagebuild.project import SOURCE
 from imagebuild.sources import Sources
 from imagebuild.verify import Report, Verdict
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from imagebuild.ocibase import Source
     from imagebuild.ocilayout import LayoutSource
     from imagebuild.project import Project
     from imagebuild.upstream import Line, Platform, UpstreamLock
@@ -105,6 +106,21 @@ def _layout_identity(source: LayoutSource) -> tuple[dict[str, str], Platform]:
     )
 
 
+def _base(line: Line, platform: Platform, source: Source) -> tuple[Source | None, Sha256]:
+    """Return the official image's source, if it answers, and the digest of its manifest.
+
+    Raises:
+        UnpinnedError: if the line pins no image: then nothing can be said of one on top of it.
+    """
+    from imagebuild.ocibase import read_base  # noqa: PLC0415  (kept out of start-up)
+
+    digest = parse_sha256(line.image_digest(platform))
+    try:
+        return source, read_base(source, digest, platform).digest
+    except (RegistryError, SourceError):
+        return None, digest
+
+
 def _layout(arguments: argparse.Namespace, project: Project, sources: Sources) -> Report:
     from imagebuild import builder, outputs, verify_layout  # noqa: PLC0415  (kept out of start-up)
     from imagebuild.labels import OCI, ImageFacts, image_labels  # noqa: PLC0415
@@ -117,8 +133,7 @@ def _layout(arguments: argparse.Namespace, project: Project, sources: Sources) -
     name, line = _line(lock, arguments.line, says.get(f"{OCI}version", ""), path)
     pins = checksums.load(project.checksums_lock).line(name)
     patches = tuple(patch.name for patch in series.load(project, name).patches)
-    base = None if line.image is None else sources.image(line.image, arguments.base)
-    digest = None if line.image is None else line.image.platforms.get(platform, line.image.digest)
+    base, digest = _base(line, platform, sources.image(line, arguments.base))
     facts = ImageFacts(
         line=line,
         platform=platform,
@@ -126,7 +141,7 @@ def _layout(arguments: argparse.Namespace, project: Project, sources: Sources) -
         patches=patches,
         lock=sha256_file(project.checksums_lock),
         base_ref="" if line.image is None else line.image.ref,
-        base_digest=digest or "",
+        base_digest=f"sha256:{digest}",
         source=SOURCE,
         revision=says.get(f"{OCI}revision"),
         epoch=builder.source_date_epoch(line),
@@ -145,7 +160,7 @@ def _layout(arguments: argparse.Namespace, project: Project, sources: Sources) -
             official=_at_hand(lambda: sources.wheel(line, platform)),
             vouched={file: parse_sha256(entry.sha256) for file, entry in manifest.items()} or None,
             base=base,
-            base_digest=None if digest is None else parse_sha256(digest),
+            base_digest=digest,
         ),
         progress=sources.progress,
     )

