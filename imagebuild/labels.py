@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from imagebuild.digest import Sha256
-    from imagebuild.upstream import Line, Platform
+    from imagebuild.upstream import Line
 
 OCI = "org.opencontainers.image."
 OWN = "io.github.vllm-sm120."
@@ -24,7 +24,6 @@ class ImageFacts:
 
     Attributes:
         line: the line.
-        platform: the image's platform.
         patchset: the digest of the patch set.
         patches: the patches' names, in series order.
         lock: the digest of `checksums.lock`, which covers everything that we put in.
@@ -33,10 +32,11 @@ class ImageFacts:
         source: the address of this project's repository.
         revision: the commit of this project; None outside a git checkout.
         epoch: SOURCE_DATE_EPOCH.
+        cuda_archs: for which architectures this build compiled; None for an overlay, whose kernels
+            are the official image's.
     """
 
     line: Line
-    platform: Platform
     patchset: Sha256
     patches: tuple[str, ...]
     lock: Sha256
@@ -45,6 +45,7 @@ class ImageFacts:
     source: str
     revision: str | None
     epoch: int
+    cuda_archs: str | None = None
 
 
 def rfc3339(epoch: int) -> str:
@@ -75,7 +76,7 @@ def image_labels(facts: ImageFacts) -> dict[str, str]:
         f"{OWN}patchset.sha256": facts.patchset,
         f"{OWN}patchset.names": ",".join(facts.patches),
         f"{OWN}lock.sha256": facts.lock,
-        f"{OWN}cuda.archs": line.cuda_archs.get(facts.platform),
+        f"{OWN}cuda.archs": facts.cuda_archs,
         f"{OWN}torch.version": line.torch,
         f"{OWN}flashinfer.version": line.flashinfer,
     }

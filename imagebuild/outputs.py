@@ -87,7 +87,6 @@ class _Image:
         base = read_base(source, digest, request.platform)
         facts = ImageFacts(
             line=line,
-            platform=request.platform,
             patchset=build.patchset.sha256,
             patches=tuple(build.patchset.patches),
             lock=sha256_file(build.project.checksums_lock),

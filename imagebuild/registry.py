@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urljoin, urlsplit
 
+from imagebuild import transport
 from imagebuild.digest import Sha256, parse_sha256, sha256_bytes
 from imagebuild.errors import ChecksumError
 from imagebuild.oci import (
@@ -168,7 +169,8 @@ class Registry:
                 for chunk in answer.iter_content(_CHUNK):
                     yield bytes(chunk)
         except (requests.RequestException, ValueError) as error:
-            raise self._failure("the registry does not answer", url, "an answer", error) from error
+            found = transport.reason(error)
+            raise self._failure("the registry does not answer", url, "an answer", found) from error
 
     def _answer(self, url: str, headers: dict[str, str]) -> requests.Response:
         """Return the answer to a request after authentication and redirects."""

@@ -96,14 +96,15 @@ def _verify(
 ) -> None:
     folder = f"{distinfo.NAME}-{line.local_version}.dist-info"
     folders = sorted({name.split("/")[0] for name in archive.members if ".dist-info/" in name})
-    if not report.compare("metadata folder", [folder], folders):
+    if not report.compare("metadata folder", folder, ", ".join(folders)):
         return
     found = _hashes(archive, progress)
     metadata = archive.members.get(f"{folder}/METADATA")
     if metadata is None:
         report.bad("version", line.local_version, "no METADATA")
     else:
-        report.compare("version", [line.local_version], versions(archive.read(metadata)))
+        found_versions = versions(archive.read(metadata))
+        report.compare("version", line.local_version, ", ".join(found_versions))
     own = f"{folder}/RECORD"
     if own in archive.members:
         rows = record.parse(archive.read(archive.members[own]), own)

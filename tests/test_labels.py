@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from imagebuild.labels import image_labels, rfc3339
-from tests.support.artifacts import ARM64, image_facts
+from tests.support.artifacts import image_facts
 
 BASE = "sha256:" + "0" * 64
 
 
 def test_the_labels_are_the_contracts() -> None:
     assert image_labels(image_facts(BASE)) == {
-        "io.github.vllm-sm120.cuda.archs": "12.0",
         "io.github.vllm-sm120.flashinfer.version": "0.7.2.post1",
         "io.github.vllm-sm120.lock.sha256": "4" * 64,
         "io.github.vllm-sm120.patchset.names": "state-index-bounds,kv-scale-warning",
@@ -42,9 +41,10 @@ def test_a_fact_that_is_not_known_has_no_label() -> None:
     assert "org.opencontainers.image.revision" not in labels
 
 
-def test_architectures_are_the_platforms() -> None:
-    labels = image_labels(image_facts(BASE, ARM64))
-    assert labels["io.github.vllm-sm120.cuda.archs"] == "12.0;12.1"
+def test_architectures_are_stated_for_what_we_compile_and_for_nothing_else() -> None:
+    key = "io.github.vllm-sm120.cuda.archs"
+    assert key not in image_labels(image_facts(BASE))
+    assert image_labels(replace(image_facts(BASE), cuda_archs="12.0;12.1"))[key] == "12.0;12.1"
 
 
 def test_times_are_utc() -> None:

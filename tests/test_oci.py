@@ -44,7 +44,7 @@ def plain(tmp_path: Path) -> BaseImage:
 
 def image(base: BaseImage, folder: Path, platform: Platform = AMD64) -> Image:
     read = read_base(LayoutSource(base.root), base.manifests[platform], platform)
-    labels = image_labels(artifacts.image_facts(f"sha256:{read.digest}", platform))
+    labels = image_labels(artifacts.image_facts(f"sha256:{read.digest}"))
     made = artifacts.layer(folder)
     return overlay_image(read, made, labels, created_by=CREATED_BY, epoch=EPOCH)
 

@@ -233,7 +233,7 @@ def test_a_layout_behind_an_index_of_platforms_is_found(base: BaseImage, tmp_pat
     images = []
     for platform in (AMD64, artifacts.ARM64):
         read = read_base(LayoutSource(base.root), base.index, platform)
-        labels = image_labels(artifacts.image_facts(f"sha256:{read.digest}", platform))
+        labels = image_labels(artifacts.image_facts(f"sha256:{read.digest}"))
         layer = artifacts.layer(tmp_path)
         images.append(overlay_image(read, layer, labels, created_by=CREATED_BY, epoch=EPOCH))
     write_layout(images, tmp_path / "out", name="x", progress=Silent())

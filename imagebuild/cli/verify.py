@@ -136,7 +136,6 @@ def _layout(arguments: argparse.Namespace, project: Project, sources: Sources) -
     base, digest = _base(line, platform, sources.image(line, arguments.base))
     facts = ImageFacts(
         line=line,
-        platform=platform,
         patchset=Sha256(pins.patchset),
         patches=patches,
         lock=sha256_file(project.checksums_lock),

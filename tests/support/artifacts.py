@@ -100,12 +100,11 @@ def layer(folder: Path, files: Patchset | None = None) -> Layer:
     )
 
 
-def image_facts(base_digest: str, platform: upstream.Platform = AMD64) -> ImageFacts:
+def image_facts(base_digest: str) -> ImageFacts:
     """Return what the labels are made of."""
     files = patchset()
     return ImageFacts(
         line=line(),
-        platform=platform,
         patchset=files.sha256,
         patches=tuple(files.patches),
         lock=Sha256("4" * 64),
