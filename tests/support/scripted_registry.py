@@ -61,6 +61,7 @@ class ScriptedRegistry:
                     self.send_header(name, value)
                 length = len(answer.body) if answer.length is None else answer.length
                 self.send_header("Content-Length", str(length))
+                self.send_header("Connection", "close")
                 self.end_headers()
                 self.wfile.write(answer.body)
                 self.close_connection = True
