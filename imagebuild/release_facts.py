@@ -69,6 +69,10 @@ def _one(pattern: str, text: str, path: str, tree: Tree) -> str:
     return str(found.pop())
 
 
+def _default(name: str, values: dict[str, str], tree: Tree) -> str:
+    return _one(rf"^{name}=(\S+)$", f"{name}={values.get(name, '')}", DOCKERFILE, tree)
+
+
 def global_arguments(dockerfile: str) -> dict[str, str]:
     """Return the defaults of the build arguments that stand before the first FROM, expanded."""
     first = _FROM.search(dockerfile)
@@ -105,8 +109,8 @@ def read(tree: Tree) -> ReleaseFacts:
         commit_prefix=_one(r"commit_id = 'g([0-9a-f]+)'", version, _VERSION_FILE, tree),
         torch=_one(r"^torch==(\S+)", requirements, REQUIREMENTS, tree),
         flashinfer=_one(r"^flashinfer-python==(\S+)", requirements, REQUIREMENTS, tree),
-        cuda=values["CUDA_VERSION"],
-        python=values["PYTHON_VERSION"],
+        cuda=_default("CUDA_VERSION", values, tree),
+        python=_default("PYTHON_VERSION", values, tree),
         dockerfile=sha256_bytes(tree.read(DOCKERFILE) or b""),
         bases={name: with_registry(values[name]) for name in _BASES if name in values},
     )

@@ -204,7 +204,8 @@ def load(project: Project, line: str, *, adding: bool = False) -> Series:
     Args:
         project: the checkout.
         line: the line's name.
-        adding: whether metadata may stand there already for patches that an export will add.
+        adding: whether metadata and overlay files may stand there already for patches that an
+            export will add.
 
     Raises:
         LockError: if a file is missing, unlisted, listed twice, or its content is not well formed.
@@ -227,5 +228,6 @@ def load(project: Project, line: str, *, adding: bool = False) -> Series:
             )
         )
     series = Series(line, tuple(patches), _overlay(project.overlay(line)))
-    _check_overlay_owners(series, project.overlay(line))
+    if not adding:
+        _check_overlay_owners(series, project.overlay(line))
     return series

@@ -109,6 +109,7 @@ def test_a_tree_with_other_content_around_the_hunks_is_refused(project: tiny.Tin
     with pytest.raises(ChecksumError, match="not the one in the lock") as caught:
         built(project, other)
     assert caught.value.file == WORKER
+    assert str(caught.value.detail).startswith("The tree was memory")
 
 
 def refused(project: tiny.Tiny, **changed: object) -> ChecksumError:

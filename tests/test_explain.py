@@ -123,6 +123,13 @@ def test_the_best_three_homes_are_named_best_first() -> None:
     assert [share for _, _, share in found] == sorted((s for _, _, s in found), reverse=True)
 
 
+def test_the_file_itself_and_files_of_another_kind_are_no_new_home() -> None:
+    (_, diff) = report(DRIFTED).patch.text.files
+    assert diff.path == WORKER
+    homes = {WORKER: TREE[WORKER], "notes.md": TREE[WORKER], "Makefile": TREE[WORKER]}
+    assert explain.find_moved(diff, MemoryTree(homes)) == []
+
+
 def test_a_half_applied_file_tells_of_each_hunk() -> None:
     half = FIXED | {KERNELS: TREE[KERNELS].replace(b"count - 1\n", b"max(count - 1, 0)\n", 1)}
     text = explained(half)

@@ -85,7 +85,7 @@ def _edit(arguments: argparse.Namespace, home: Project, name: str, line: Line) -
 
 def _export(arguments: argparse.Namespace, home: Project, name: str, line: Line) -> int:
     folder = _folder(arguments, name)
-    old = series.load(home, name)
+    old = series.load(home, name, adding=True)
     exported = scratch.export(folder, old)
     different = _differences(exported, old)
     if arguments.check and different:

@@ -145,6 +145,9 @@ def _layout(arguments: argparse.Namespace, project: Project, sources: Sources) -
         revision=says.get(f"{OCI}revision"),
         epoch=builder.source_date_epoch(line),
     )
+    labels = image_labels(facts)
+    if base is None and (line.image is None or platform not in line.image.platforms):
+        labels.pop(f"{OCI}base.digest")  # the platform's manifest stands in the index, not at hand
     vouched = _at_hand(lambda: sources.file(line.sdist))
     manifest = {} if vouched is None else sources.sdist(line).manifest()
     report = verify_layout.verify_layout(
@@ -153,7 +156,7 @@ def _layout(arguments: argparse.Namespace, project: Project, sources: Sources) -
             line=line,
             platform=platform,
             expected={file: Sha256(digest) for file, digest in pins.produced.items()},
-            labels=image_labels(facts),
+            labels=labels,
             epoch=facts.epoch,
             created_by=outputs.CREATED_BY,
             official=_at_hand(lambda: sources.wheel(line, platform)),

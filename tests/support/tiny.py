@@ -38,6 +38,7 @@ KERNELS = "vllm/model_executor/kernels.py"
 SCALES = "vllm/model_executor/scales.py"
 WORKER = "vllm/v1/worker.py"
 REPORT = "vllm/v1/scale_report.py"
+BASE_REF = "docker.io/nvidia/cuda:13.0.3-base-ubuntu24.04"
 _RELEASED = dt.datetime(2026, 11, 2, 10, 12, 56, tzinfo=dt.UTC)
 
 
@@ -252,6 +253,7 @@ def line_document(**changed: object) -> dict[str, object]:
         },
         "dockerfile": {"path": "docker/Dockerfile", "sha256": sha256_bytes(dockerfile)},
         "image": {"ref": f"docker.io/vllm/vllm-openai:{LINE}"},
+        "bases": {"FINAL_BASE_IMAGE": {"ref": BASE_REF}},
     }
     document |= {key.replace("_", "-"): value for key, value in changed.items()}
     return {key: value for key, value in document.items() if value is not None}
