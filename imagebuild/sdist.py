@@ -48,7 +48,9 @@ class SdistTree:
         self._pack = pack
 
     @classmethod
-    def open(cls, path: Path, sha256: str, cache: Cache, progress: Progress) -> SdistTree:
+    def open(
+        cls, path: Path, sha256: str, cache: Cache, progress: Progress, *, name: str | None = None
+    ) -> SdistTree:
         """Return the tree of the sdist at `path`.
 
         Args:
@@ -56,6 +58,7 @@ class SdistTree:
             sha256: its pinned digest; checked when it is read.
             cache: where the pack is kept.
             progress: told of reading the archive.
+            name: the sdist's file name for people, where `path` is a blob named by its digest.
 
         Raises:
             ChecksumError: if the archive has another digest.
@@ -64,7 +67,8 @@ class SdistTree:
             StorageError: if the cache cannot be written.
         """
         digest = parse_sha256(sha256)
-        return cls(path, digest, cache, progress, _pack(path, digest, cache, progress, None))
+        pack = _pack(path, digest, cache, progress, None, name or path.name)
+        return cls(path, digest, cache, progress, pack)
 
     @property
     def label(self) -> str:
@@ -84,7 +88,9 @@ class SdistTree:
         try:
             return self._pack.read(entry)
         except DamagedPackError:
-            self._pack = _pack(self.archive, self.sha256, self._cache, self._progress, self._pack)
+            self._pack = _pack(
+                self.archive, self.sha256, self._cache, self._progress, self._pack, self.label
+            )
             return self._pack.read(self._pack.entries[path])
 
     def files(self) -> Iterator[str]:
@@ -147,7 +153,12 @@ def _make_folders(root: Path, folder: str, made: set[str]) -> None:
 
 
 def _pack(
-    archive: Path, sha256: Sha256, cache: Cache, progress: Progress, damaged: Pack | None
+    archive: Path,
+    sha256: Sha256,
+    cache: Cache,
+    progress: Progress,
+    damaged: Pack | None,
+    name: str,
 ) -> Pack:
     """Return the archive's pack; `damaged` is one that must not be used again."""
     path = cache.root / _FOLDER / f"{sha256}.v{FORMAT}.pack"
@@ -156,7 +167,7 @@ def _pack(
             return Pack.open(path)
         except DamagedPackError:
             pass
-    with cache.lock(f"sdist-{sha256}", progress, archive.name), storing(path):
+    with cache.lock(f"sdist-{sha256}", progress, name), storing(path):
         if damaged is not None:
             path.unlink(missing_ok=True)
         for leftover in path.parent.glob(f".{path.name}.*.tmp"):
@@ -164,15 +175,15 @@ def _pack(
         try:
             return Pack.open(path)
         except DamagedPackError:
-            _build(archive, sha256, path, progress)
+            _build(archive, sha256, path, progress, name)
     return Pack.open(path)
 
 
-def _build(archive: Path, sha256: Sha256, path: Path, progress: Progress) -> None:
+def _build(archive: Path, sha256: Sha256, path: Path, progress: Progress, name: str) -> None:
     with (
         SourceArchive(archive) as source,
         atomic(path) as file,
-        progress.step("unpack", archive.name, archive.stat().st_size) as advance,
+        progress.step("unpack", name, archive.stat().st_size) as advance,
     ):
         writer = PackWriter(file)
         seen = 0

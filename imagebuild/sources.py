@@ -62,7 +62,11 @@ class Sources:
 
         if pin.sha256 not in self._open:
             self._open[pin.sha256] = SdistTree.open(
-                self.file(pin), parse_sha256(pin.sha256), self.cache, self.progress
+                self.file(pin),
+                parse_sha256(pin.sha256),
+                self.cache,
+                self.progress,
+                name=pin.name,
             )
         return self._open[pin.sha256]
 
