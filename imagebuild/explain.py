@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from imagebuild.tree import Tree
 
 _CONTEXT = 3
+_LONGEST = 30  # lines of one side of one change; who wants more looks at the release
 _TELLING = 12  # a line shorter than this, such as `return None`, says nothing of where code went
 
 
@@ -50,32 +51,46 @@ def _show(lines: Sequence[bytes], start: int, stop: int) -> str:
 
 
 def nearest(lines: Sequence[bytes], hunk: Hunk) -> int | None:
-    """Return the index at which most of the hunk's old lines stand, or None if none does."""
+    """Return the index at which most of the old lines that tell something stand, or None."""
     where: dict[bytes, list[int]] = {}
     for number, line in enumerate(lines):
         where.setdefault(line, []).append(number)
     votes: dict[int, float] = {}
+    telling = any(len(line.strip()) >= _TELLING for line in hunk.pre)
     for index, line in enumerate(hunk.pre):
-        places = where.get(line, [])
+        places = where.get(line, []) if len(line.strip()) >= _TELLING or not telling else []
         for place in places:
             votes[place - index] = votes.get(place - index, 0) + len(line.strip()) / len(places)
     best = max(votes, key=lambda start: (votes[start], -start), default=None)
     return best if best is not None and votes[best] > 0 else None
 
 
+def _side(mark: bytes, lines: Sequence[bytes]) -> list[bytes]:
+    shown = [mark + line for line in lines[:_LONGEST]]
+    more = len(lines) - _LONGEST
+    return [*shown, mark + b"... %d more lines" % more] if more > 0 else shown
+
+
 def _history(base: bytes, now: bytes, start: int, stop: int) -> str:
-    """Return what upstream changed near lines `start` to `stop` of the older content."""
+    """Return what upstream changed at lines `start` to `stop` of the older content."""
     old, new = hunks.split(base), hunks.split(now)
-    out = []
-    for group in difflib.SequenceMatcher(None, old, new).get_grouped_opcodes(_CONTEXT):
-        if group[0][1] > stop or group[-1][2] < start:
-            continue
-        for tag, i1, i2, j1, j2 in group:
-            if tag == "equal":
-                out += [b" " + line for line in old[i1:i2]]
-            else:
-                out += [b"-" + line for line in old[i1:i2]]
-                out += [b"+" + line for line in new[j1:j2]]
+    opcodes = difflib.SequenceMatcher(None, old, new).get_opcodes()
+    touching = [
+        number
+        for number, (tag, i1, i2, _, _) in enumerate(opcodes)
+        if tag != "equal" and i1 <= stop and i2 >= start
+    ]
+    if not touching:
+        return ""
+    near = opcodes[touching[0] : touching[-1] + 1]
+    first, last = near[0][1], near[-1][2]
+    out = [b" " + line for line in old[max(first - _CONTEXT, 0) : first]]
+    for tag, i1, i2, j1, j2 in near:
+        if tag == "equal":
+            out += [b" " + line for line in old[i1:i2]]
+        else:
+            out += _side(b"-", old[i1:i2]) + _side(b"+", new[j1:j2])
+    out += [b" " + line for line in old[last : last + _CONTEXT]]
     return "".join(f"  {line.decode('utf-8', 'replace').rstrip()}\n" for line in out)
 
 
@@ -96,7 +111,7 @@ def _drifted(file: FileReport, change: FileDiff, tree: Tree, base: Tree | None) 
             continue
         at = nearest(lines, match.hunk)
         if at is None:
-            yield f"None of its lines is in this file of {tree.label} any more.\n"
+            yield f"Its lines are nowhere in this file of {tree.label} any more.\n"
             yield from _elsewhere(FileDiff(file.path, (match.hunk,)), tree)
         else:
             yield f"{tree.label} has there now:\n"

@@ -101,6 +101,7 @@ class Sources:
         if self.offline:
             raise SourceError(
                 "the package index cannot be asked",
+                file=f"vllm {version}",
                 expected="the network",
                 found="--offline",
                 next_command="the same command without --offline",

@@ -58,6 +58,14 @@ def test_a_change_far_away_is_no_history_of_the_hunk() -> None:
     assert "return None" not in text
 
 
+def test_a_long_change_of_upstreams_is_cut() -> None:
+    new = b"".join(b"        step_%d()\n" % number for number in range(100))
+    long = TREE | {WORKER: TREE[WORKER].replace(b"        offset = accepted - 1\n", new)}
+    text = explained(long, TREE)
+    assert "  +        step_29()\n  +... 70 more lines\n" in text
+    assert "step_30" not in text.partition("Upstream changed")[2]
+
+
 def test_only_the_hunks_without_a_place_are_shown() -> None:
     half = TREE | {KERNELS: TREE[KERNELS].replace(b"    column = count - 1", b"    column = 0", 1)}
     text = explained(half)
@@ -155,6 +163,13 @@ def test_a_drop_when_that_holds_where_the_patch_applies_is_what_has_to_be_mended
     assert "$EDITOR patches/v1.2.3/state-index-bounds.toml" in explain.next_command(
         failure, "v1.2.3"
     )
+
+
+def test_lines_that_tell_nothing_do_not_say_where_the_others_went() -> None:
+    lines = b"    else:\n    column = compute(the_count)\n    return x\n"
+    hunk = patching.hunks(lines, lines.replace(b"the_count", b"count"))[0]
+    assert explain.nearest(hunks.split(b"a\n    else:\nb\n    return x\n"), hunk) is None
+    assert explain.nearest(hunks.split(b"a\n    column = compute(the_count)\n"), hunk) == 0
 
 
 def test_nothing_near_is_nowhere() -> None:

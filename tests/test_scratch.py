@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -160,6 +161,43 @@ def repository(tmp_path: Path, untouched: Path) -> tuple[Path, Series]:
 def test_export_after_create_is_the_identity(tmp_path: Path, *, whole: bool) -> None:
     found = series(*ALL, overlay=tiny.OVERLAY)
     created(tmp_path / "scratch", found, whole=whole)
+    assert_identity(tmp_path / "scratch", found)
+
+
+SMALL = Change(
+    "small",
+    "[Bugfix] Größe",
+    (Edit("vllm/envs.py", "DEBUG = False\n", "DEBUG = True\n"),),
+    body="Warum: ein Zähler.",
+    author="Zoë Müller <zoe@example.org>",
+)
+SMALL_MAIL = """\
+From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001
+From: Zoë Müller <zoe@example.org>
+Date: Tue, 3 Nov 2026 09:00:00 +0100
+Subject: [PATCH] [Bugfix] Größe
+MIME-Version: 1.0
+Content-Type: text/plain; charset=UTF-8
+Content-Transfer-Encoding: 8bit
+
+Warum: ein Zähler.
+
+diff --git a/vllm/envs.py b/vllm/envs.py
+index ff3a52f2f454d9005cda81313c0aba07aed7f5df..2c8c9f2a095dafa055ae324c7e30d175c1a268a2 100644
+--- a/vllm/envs.py
++++ b/vllm/envs.py
+@@ -1,3 +1,3 @@
+ # SPDX-License-Identifier: Apache-2.0
+-DEBUG = False
++DEBUG = True
+ CACHE = None
+"""
+
+
+def test_an_exported_patch_has_one_form_readable_and_without_gits_version(tmp_path: Path) -> None:
+    small = patching.patch("small", SMALL_MAIL.encode())
+    found = dataclasses.replace(series(), patches=(small,))
+    created(tmp_path / "scratch", found)
     assert_identity(tmp_path / "scratch", found)
 
 

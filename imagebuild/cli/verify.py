@@ -91,7 +91,13 @@ def _layout_identity(source: LayoutSource) -> tuple[dict[str, str], Platform]:
     if isinstance(manifest, Index):
         manifest = parse_manifest(source.manifest(manifest.manifests[0].sha256), source.label)
     if isinstance(manifest, Index):
-        raise UsageError("an index stands inside an index", file=source.label)
+        raise UsageError(
+            "an index stands inside an index",
+            file=source.label,
+            expected="an image, or an index of images",
+            found="an index of indexes",
+            next_command="python build.py verify LAYOUT   (of one image)",
+        )
     config = parse_config(read_config(source, manifest, source.label), manifest, source.label)[1]
     labels = (config.config.labels if config.config else None) or {}
     for platform in upstream.PLATFORMS:
