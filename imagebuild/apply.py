@@ -148,9 +148,12 @@ class Plan:
 class _Planner:
     """The state of one plan while it is made."""
 
-    def __init__(self, series: Series, tree: Tree, pins: LineChecksums | None) -> None:
+    def __init__(
+        self, series: Series, tree: Tree, pins: LineChecksums | None, base: Tree | None
+    ) -> None:
         self.plan = Plan(series, tree.label)
         self.tree = tree
+        self.base = base
         self.work: dict[str, Lines | None] = {}
         self.pins: dict[tuple[str, str], TargetPin] = {}
         self.chain: dict[str, list[str]] = {}
@@ -185,6 +188,10 @@ class _Planner:
         if state is FileState.DONE:
             return FileReport(change.path, state)
         matches = hunks.locate(lines.lines, change.hunks)
+        written_for = None if self.base is None else self.base.read(change.path)
+        if written_for is not None:
+            old = hunks.split(written_for)
+            matches = tuple(hunks.doubtful(match, old) for match in matches)
         found = {match.state for match in matches}
         if "neither" in found:
             state = FileState.FOREIGN
@@ -302,18 +309,22 @@ def _drift(files: tuple[FileReport, ...]) -> str:
     return f"no exact place for {'; '.join(parts)}"
 
 
-def plan(series: Series, tree: Tree, pins: LineChecksums | None = None) -> Plan:
+def plan(
+    series: Series, tree: Tree, pins: LineChecksums | None = None, base: Tree | None = None
+) -> Plan:
     """Return what every patch of `series` meets in `tree`, and what the files become.
 
     Args:
         series: the patches; applied in order, each on the result of those before.
         tree: the tree; only read, and only the files that the patches name.
         pins: the lock's digests for this line, where the tree is the line's own release.
+        base: the line's own release, where `tree` is another one: lines that stood there more than
+            once are not followed to another place.
 
     Raises:
         ConflictError: if two patches write the same lines or one changes an overlay file.
     """
-    return _Planner(series, tree, pins).run()
+    return _Planner(series, tree, pins, base).run()
 
 
 def check_results(done: Plan, pins: LineChecksums) -> None:

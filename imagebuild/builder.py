@@ -15,7 +15,6 @@ from imagebuild import assemble, checksums, files, release, series, state
 from imagebuild.errors import (
     BuildError,
     BusyError,
-    LockError,
     RegistryError,
     SourceError,
     UnpinnedError,
@@ -225,20 +224,13 @@ def open_build(
     """Return a build whose inputs in the project are all checked against `checksums.lock`.
 
     Raises:
-        ChecksumError: if a patch or an overlay file is not the one in the lock.
-        LockError: if the lock was derived for another version or sdist.
+        ChecksumError: if a patch or an overlay file is not the one in the lock, or the lock was
+            derived for another version or sdist.
     """
     found = series.load(project, request.line)
     pins = checksums.load(project.checksums_lock).line(request.line)
     checksums.check_inputs(pins, found)
-    if (pins.version, pins.sdist) != (line.local_version, line.sdist.sha256):
-        raise LockError(
-            "checksums.lock was derived for something else than upstream.lock says",
-            file=project.checksums_lock,
-            expected=f"{line.local_version}, sdist {line.sdist.sha256}",
-            found=f"{pins.version}, sdist {pins.sdist}",
-            next_command=f"python build.py lock {request.line} --write",
-        )
+    checksums.check_line(pins, line)
     epoch = source_date_epoch(line)
     return Build(project, request, line, found, pins, sources, progress, epoch)
 

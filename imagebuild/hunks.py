@@ -161,6 +161,24 @@ def locate(lines: Sequence[bytes], hunks: Sequence[Hunk]) -> tuple[Match, ...]:
     return tuple(found)
 
 
+def doubtful(match: Match, base: Sequence[bytes]) -> Match:
+    """Return `match`, or none in its place if it moved and its lines were not unique before.
+
+    Two methods of one class can hold the same lines. If upstream changes the one that a patch
+    speaks of, the other one is all that is left, and it must not be taken for it.
+
+    Args:
+        match: where a hunk stands in some release.
+        base: the file's lines in the release that the patch was written for.
+    """
+    if match.state != "before" or match.offset == 0:
+        return match
+    places = len(_Index(base).places(match.hunk, match.hunk.pre, 0))
+    if places <= 1:
+        return match
+    return Match(match.hunk, "neither", match.at, places=places, cause="many")
+
+
 def overwritten(file: Lines, matches: Sequence[Match]) -> tuple[str, int] | None:
     """Return the other patch whose line one of the matches takes out, and the line's number."""
     for match in matches:

@@ -176,7 +176,7 @@ def test_a_lock_that_was_derived_for_another_revision_is_refused(
     assert "revision = 1" in text
     tiny.project.upstream_lock.write_text(text.replace("revision = 1", "revision = 2"))
     facts = command.json()
-    assert (facts["error"], facts["found"].split(",")[0]) == ("lock", LOCAL_VERSION)
+    assert (facts["error"], facts["found"]) == ("checksum", f"version {LOCAL_VERSION}")
 
 
 def test_a_second_build_in_the_same_folder_says_that_it_is_busy(

@@ -259,3 +259,44 @@ def test_locating_looks_at_few_places_of_a_large_file() -> None:
         rarest = min(len(index.where[line]) for line in hunk.pre)
         assert rarest == 1
     assert states(located(old, change)) == ["before"] * 20
+
+
+TWINS = b"""\
+class Loader:
+    def first(self, scale):
+        scale = scale * 2
+        limit = scale + 1
+        width = limit - 1
+        checked = abs(scale)
+        stored = float(checked)
+        packed = stored * width
+        return packed
+
+    def second(self, scale):
+        scale = scale * 2
+        limit = scale + 1
+        width = limit - 1
+        checked = abs(scale)
+        stored = float(checked)
+        packed = stored * width
+        return packed
+"""
+ONE_FIXED = TWINS.replace(b"checked = abs(scale)", b"checked = scale", 1)
+
+
+def test_a_twin_in_the_same_class_is_not_taken_for_lines_that_upstream_changed() -> None:
+    old = hunks.split(TWINS)
+    (hunk,) = patching.hunks(TWINS, ONE_FIXED)
+    left = hunks.split(TWINS.replace(b"checked = abs(scale)", b"checked = max(scale, 0)", 1))
+    (match,) = hunks.locate(left, (hunk,))
+    assert (match.state, match.offset) == ("before", 9)  # the guard has something to stop
+    refused = hunks.doubtful(match, old)
+    assert (refused.state, refused.cause, refused.places) == ("neither", "many", 2)
+
+
+def test_lines_that_were_unique_are_followed_to_where_they_moved() -> None:
+    base = TWINS.replace(b"        width = limit - 1\n", b"", 1)
+    (hunk,) = patching.hunks(base, base.replace(b"abs(scale)", b"scale", 1))
+    (match,) = hunks.locate(hunks.split(b"import a\n" + base), (hunk,))
+    assert match.offset == 1
+    assert hunks.doubtful(match, hunks.split(base)) == match

@@ -83,6 +83,7 @@ class Checked:
 def _rest(line: Line, plan: Plan, own: Tree, tree: Tree, pins: LineChecksums) -> None:
     """Check what the six outcomes do not say: overlay files, generated files, digests."""
     if tree is own:
+        checksums.check_line(pins, line)
         apply.check_results(plan, pins)
         assemble.check_produced(assemble.assemble(line, plan.series, plan, own), pins)
     elif not any(r.outcome is Outcome.ALREADY_APPLIED for r in plan.reports):
@@ -90,8 +91,8 @@ def _rest(line: Line, plan: Plan, own: Tree, tree: Tree, pins: LineChecksums) ->
 
 
 def _check(line: Line, found: Series, pins: LineChecksums, own: Tree, tree: Tree) -> Checked:
-    plan = apply.plan(found, tree, pins)
     base = None if tree is own else own
+    plan = apply.plan(found, tree, pins, base)
     details = {
         report.patch.name: explain.explain(report, tree, base)
         + f"next: {explain.next_command(report, found.line)}"
