@@ -10,7 +10,7 @@ import msgspec
 
 from imagebuild import schema
 from imagebuild.errors import LockError
-from imagebuild.schema import Text, Value
+from imagebuild.schema import Hash, Text, Value, Version
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,11 +47,14 @@ class Upstream(Value, frozen=True):
         status: one of a closed set.
         ref: the pull request, commit or answer that the status speaks of.
         reason: why it will not go upstream, where that is the status.
+        merged_in: the first release that has the change, where that is known; there the drop-when
+            has to hold, and before it not.
     """
 
     status: UpstreamStatus
     ref: Url | None = None
     reason: Text | None = None
+    merged_in: Version | None = None
 
 
 class DropWhen(Value, frozen=True):
@@ -71,6 +74,21 @@ class DropWhen(Value, frozen=True):
     symbol: Text | None = None
 
 
+class Inputs(Value, frozen=True):
+    """What a measurement was taken on; it expires when one of these is another one.
+
+    Attributes:
+        vllm, torch, flashinfer, cuda: versions; absent where they do not matter to it.
+        patch: the digest of the patch file.
+    """
+
+    vllm: Version | None = None
+    torch: Version | None = None
+    flashinfer: Version | None = None
+    cuda: Version | None = None
+    patch: Hash | None = None
+
+
 class Evidence(Value, frozen=True):
     """One measurement.
 
@@ -79,12 +97,14 @@ class Evidence(Value, frozen=True):
         what: what was measured, with the result.
         on: the machine and the versions.
         when: the day.
+        inputs: what it stands on; absent for a measurement on the line and patch as they are.
     """
 
     hardware: Hardware
     what: Text
     on: Text
     when: dt.date
+    inputs: Inputs | None = None
 
 
 class KillSwitch(Value, frozen=True):

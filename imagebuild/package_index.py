@@ -112,6 +112,14 @@ class PackageIndex:
             seen += files
         raise self._missing(project, f"{project}-{version}.tar.gz", seen, failures)
 
+    def every_file(self, project: str) -> dict[str, IndexFile]:
+        """Return all files of a project by name; SourceError if any index fails or none has it."""
+        failures: list[SourceError] = []
+        pages = list(self._every(project, failures))
+        if failures or not any(pages):
+            raise self._missing(project, project, [], failures)
+        return {file.name: file for page in reversed(pages) for file in page}
+
     def find(self, project: str, filename: str, sha256: str | None = None) -> IndexFile:
         """Return the file of that name from the first index that offers it.
 

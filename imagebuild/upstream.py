@@ -33,7 +33,7 @@ _ZIP_EPOCH = 1980
 
 Platform = Literal["linux/amd64", "linux/arm64"]
 PLATFORMS: tuple[Platform, ...] = ("linux/amd64", "linux/arm64")
-LineName = Annotated[str, msgspec.Meta(pattern=r"^v[0-9]+\.[0-9]+\.[0-9]+\Z")]
+LineName = Annotated[str, msgspec.Meta(pattern=r"^v[0-9]+\.[0-9]+\.[0-9]+(\.post[0-9]+)?\Z")]
 ImageRef = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._/:-]*:[A-Za-z0-9_.-]+\Z")]
 AbsolutePath = Annotated[str, msgspec.Meta(pattern=r"^(/[A-Za-z0-9._-]*[A-Za-z0-9_-])+\Z")]
 ArchList = Annotated[str, msgspec.Meta(pattern=r"^[0-9]+\.[0-9]a?(;[0-9]+\.[0-9]a?)*\Z")]
