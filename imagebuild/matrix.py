@@ -80,7 +80,8 @@ def columns(
         UsageError: if `wanted` is no range, or nothing lies in it.
         SourceError: if the index does not answer.
     """
-    there = releases.at_hand(sources, lock) if sources.offline else releases.listed(sources)
+    there = releases.at_hand(sources, lock) if sources.offline else None
+    there = there or releases.listed(sources, recent=True)
     own = {subject.line.version for subject in chosen}
     if wanted is not None:
         found = own | set(releases.between(there, wanted))
@@ -115,13 +116,14 @@ def _column(subject: Subject, release: str, trees: _Trees, *, refresh: bool) -> 
     def make() -> Column:
         own = trees.open(subject.line.version)
         tree = own if release == subject.line.version else trees.open(release)
-        return status.compute(subject.line, subject.series, subject.pins, own, tree)
+        newer = releases.parse(release) > releases.parse(subject.line.version)
+        return status.compute(subject.line, subject.series, subject.pins, own, tree, newer=newer)
 
     return status.column(trees.sources.cache, name, make, refresh=refresh)
 
 
 def _expired(subject: Subject) -> dict[str, dict[str, tuple[str, ...]]]:
-    found = {}
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
     for patch in subject.series.patches:
         gone = skew.expired(patch, subject.line)
         if gone:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from typing import TYPE_CHECKING, Literal
 
@@ -14,7 +15,7 @@ from imagebuild.errors import ConflictError
 from imagebuild.series import Series
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from imagebuild.apply import Report
     from imagebuild.diff import FileDiff
@@ -116,34 +117,44 @@ def enclosing(source: bytes, change: FileDiff) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _home(symbol: str, tree: Tree, not_in: str) -> str | None:
-    """Return the Python file of `tree` that defines `symbol`, if exactly one does."""
-    last = symbol.rpartition(".")[2].encode()
-    wanted = (b"def " + last + b"(", b"class " + last + b"(", b"class " + last + b":")
-    top = not_in.partition("/")[0] + "/"
-    homes = []
+def _homes(symbols: Mapping[str, str], tree: Tree) -> dict[str, str]:
+    """Return where `tree` defines symbols that one other Python file has; one pass over the tree.
+
+    Args:
+        symbols: the file that each dotted name was in.
+        tree: the tree.
+    """
+    wanted = {
+        symbol: re.compile(rb"\b(?:def|class) " + symbol.rpartition(".")[2].encode() + rb"\b")
+        for symbol in symbols
+    }
+    found: dict[str, list[str]] = {symbol: [] for symbol in symbols}
+    tops = tuple({path.partition("/")[0] + "/" for path in symbols.values()})
     for path in tree.files():
-        if path == not_in or not path.startswith(top) or not path.endswith(".py"):
+        if not (path.startswith(tops) and path.endswith(".py")):
             continue
         content = tree.read(path) or b""
-        if any(text in content for text in wanted) and dropwhen.defines(content, symbol):
-            homes.append(path)
-    return homes[0] if len(homes) == 1 else None
+        for symbol, pattern in wanted.items():
+            if path != symbols[symbol] and pattern.search(content):
+                found[symbol] += [path] if dropwhen.defines(content, symbol) else []
+    return {symbol: paths[0] for symbol, paths in found.items() if len(paths) == 1}
 
 
 def moved_symbols(report: Report, own: Tree, tree: Tree) -> Iterator[Overlap]:
-    """Yield what a failing patch changes on its own line and `tree` defines in another file."""
+    """Yield what a failing patch changes on its own line and `tree` does not define there."""
     if report.outcome not in (Outcome.DRIFTED, Outcome.TARGET_GONE):
         return
     changes = {change.path: change for change in report.patch.text.files}
+    missing: dict[str, str] = {}
     for file in report.files:
         before = own.read(file.path)
         if file.state not in (FileState.FOREIGN, FileState.MISSING) or before is None:
             continue
         now = tree.read(file.path) or b""
         for symbol in enclosing(before, changes[file.path]):
-            if dropwhen.defines(now, symbol):
-                continue
-            home = _home(symbol, tree, file.path)
-            where = f"is in {home} now" if home else "is not to be found by name"
-            yield Overlap("symbol moved", report.patch.name, file.path, f"{symbol} {where}")
+            if not dropwhen.defines(now, symbol):
+                missing[symbol] = file.path
+    homes = _homes(missing, tree) if missing else {}
+    for symbol, path in missing.items():
+        where = f"is in {homes[symbol]} now" if symbol in homes else "is not to be found by name"
+        yield Overlap("symbol moved", report.patch.name, path, f"{symbol} {where}")

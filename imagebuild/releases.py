@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import re
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
     from imagebuild.upstream import UpstreamLock
 
 PROJECT = "vllm"
-_RANGE = re.compile(r"v?(?P<low>[0-9][0-9a-z.]*)?(?P<dots>\.\.)?v?(?P<high>[0-9][0-9a-z.]*)?")
+_RECENT = 3600
+"""Seconds; a release that is that new is not followed yet anyway."""
+_VERSION = r"[0-9]+(?:\.[0-9a-z]+)*"
+_RANGE = re.compile(rf"v?(?P<low>{_VERSION})?(?P<dots>\.\.)?v?(?P<high>{_VERSION})?")
 
 
 @dataclass(frozen=True)
@@ -80,13 +85,19 @@ def of_files(files: Iterable[IndexFile]) -> tuple[Release, ...]:
     return tuple(sorted(found.values(), key=lambda release: release.parsed))
 
 
-def listed(sources: Sources) -> tuple[Release, ...]:
+def listed(sources: Sources, *, recent: bool = False) -> tuple[Release, ...]:
     """Return every release with an sdist in the package index, oldest first.
+
+    Args:
+        sources: where the index is.
+        recent: whether what the index said within the last hour is good enough.
 
     Raises:
         SourceError: if an index does not answer, or the network is off.
     """
-    from imagebuild import package_index  # noqa: PLC0415  (kept out of start-up)
+    import msgspec  # noqa: PLC0415  (kept out of start-up)
+
+    from imagebuild import files, package_index  # noqa: PLC0415  (the same)
 
     if sources.offline:
         raise SourceError(
@@ -95,8 +106,14 @@ def listed(sources: Sources) -> tuple[Release, ...]:
             found="--offline",
             next_command="the same command without --offline",
         )
+    kept = sources.cache.folder("releases") / "listing.json"
+    if recent and kept.is_file() and time.time() - kept.stat().st_mtime < _RECENT:
+        with contextlib.suppress(msgspec.DecodeError):
+            return msgspec.json.decode(kept.read_bytes(), type=tuple[Release, ...])
     with package_index.configured() as index:
-        return of_files(index.every_file(PROJECT).values())
+        found = of_files(index.every_file(PROJECT).values())
+    files.write_atomic(kept, msgspec.json.encode(found))
+    return found
 
 
 def at_hand(sources: Sources, lock: UpstreamLock) -> tuple[Release, ...]:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 _IDENTITY = ("vllm-sm120 maintainers", "maintainers@users.noreply.github.com")
 _DATE = "2000-01-01T00:00:00+0000"
 _OVERLAY = "Overlay files"
-_NAME = "Patch-Name: "
+NOTE = "Patch-Name: "
+"""What a commit's note says before the patch's name."""
 _NO_ATTRIBUTES = "!diff !text !eol !crlf !filter !ident !whitespace !working-tree-encoding"
 _FORMAT = (
     "format-patch", "--stdout", "-1", "--zero-commit", "--no-signature", "--full-index",
@@ -153,8 +154,49 @@ def create(folder: Path, series: Series, tree: Tree, *, whole: bool) -> Git:
                 next_command=f"python build.py check {series.line}",
                 detail=error.detail,
             ) from error
-        git.run("notes", "add", "-f", "-m", _NAME + patch.name, "HEAD")
+        git.run("notes", "add", "-f", "-m", NOTE + patch.name, "HEAD")
     return git
+
+
+def restart(
+    git: Git,
+    tree: Tree,
+    targets: Iterable[str],
+    overlay: dict[str, bytes],
+    line: str,
+    *,
+    whole: bool,
+) -> None:
+    """Make branch `series` and tag `upstream` anew on another release; the old commits stay.
+
+    Args:
+        git: the repository that `create` made.
+        tree: the other release.
+        targets: the files that the series touches.
+        overlay: the new line's overlay files.
+        line: the new line's name.
+        whole: whether all of the release is laid out, or only the targets.
+    """
+    git.run("branch", "--move", "series", "before")
+    git.run("tag", "base", "upstream")
+    git.run("checkout", "--quiet", "--orphan", "series")
+    git.run("rm", "-r", "--quiet", "--force", ".")
+    names = tree.files() if whole else iter(targets)
+    contents = ((name, tree.read(name)) for name in names)
+    with files.storing(git.folder):
+        _write(git.folder, ((name, data) for name, data in contents if data is not None))
+    _commit_all(git, f"{tree.label}, as released")
+    git.run("tag", "--force", "upstream")
+    git.run("config", "vllm-sm120.line", line)
+    if overlay:
+        with files.storing(git.folder):
+            _write(git.folder, overlay.items())
+        _commit_all(git, _OVERLAY)
+
+
+def mail(git: Git, commit: str) -> bytes:
+    """Return a commit as a patch file."""
+    return git.run(*_FORMAT, commit)
 
 
 def _names(git: Git, commits: list[str], series: Series) -> dict[str, str]:
@@ -164,11 +206,11 @@ def _names(git: Git, commits: list[str], series: Series) -> dict[str, str]:
     for commit in commits:
         note = git.text("notes", "show", commit, check=False)
         subject = git.text("show", "--no-patch", "--format=%s", commit)
-        match = re.search(rf"^{_NAME}(\S+)$", note, re.MULTILINE)
+        match = re.search(rf"^{NOTE}(\S+)$", note, re.MULTILINE)
         found[commit] = match[1] if match else by_subject.get(subject, slug(subject))
     for commit, name in found.items():
         rename = (
-            f"git -C {git.folder} notes add -f -m '{_NAME}a-better-name' {commit[:12]}   "
+            f"git -C {git.folder} notes add -f -m '{NOTE}a-better-name' {commit[:12]}   "
             "(or reword its subject)"
         )
         if NAME.fullmatch(name) is None:
@@ -277,9 +319,7 @@ def export(folder: Path, series: Series) -> Exported:
     overlay: dict[str, bytes] = {}
     if commits and git.text("show", "--no-patch", "--format=%s", commits[0]) == _OVERLAY:
         overlay = _overlay(git, commits.pop(0))
-    patches = {
-        name: git.run(*_FORMAT, commit) for commit, name in _names(git, commits, series).items()
-    }
+    patches = {name: mail(git, commit) for commit, name in _names(git, commits, series).items()}
     for name, data in patches.items():
         if not data:
             raise ConflictError(

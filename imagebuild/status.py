@@ -121,7 +121,9 @@ def _skew(line: Line, tree: Tree) -> tuple[tuple[str, ...], str]:
         return (), f"{error.summary}: {error.file}"
 
 
-def compute(line: Line, series: Series, pins: LineChecksums, own: Tree, tree: Tree) -> Column:
+def compute(
+    line: Line, series: Series, pins: LineChecksums, own: Tree, tree: Tree, *, newer: bool = True
+) -> Column:
     """Return what a line's series meets in a release.
 
     Args:
@@ -130,6 +132,8 @@ def compute(line: Line, series: Series, pins: LineChecksums, own: Tree, tree: Tr
         pins: its digests, which decide on its own release.
         own: its own release.
         tree: the release; the same object as `own` for the line's own one.
+        newer: whether the release came after the line's own one. Where things went and which pins
+            changed is asked only there: nothing is carried backwards.
     """
     found = list(overlaps.created_upstream(series, tree))
     try:
@@ -146,10 +150,11 @@ def compute(line: Line, series: Series, pins: LineChecksums, own: Tree, tree: Tr
             )
             for report in plan.reports
         }
-        for report in plan.failures():
+        for report in plan.failures() if newer else ():
             found += overlaps.moved_symbols(report, own, tree)
     if tree is not own:
-        return Column(cells, tuple(found), *_skew(line, tree))
+        pins_there = _skew(line, tree) if newer else ((), "")
+        return Column(cells, tuple(found), *pins_there)
     found += overlaps.standing_on(series, tree)
     proven = tuple(proofs.prove(patch, tree) for patch in series.patches)
     return Column(cells, tuple(found), proofs=proven)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from imagebuild.cli import following
 from imagebuild.upstream import PLATFORMS
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ COMMANDS = {
     "lock": "lock",
     "edit": "edit",
     "export": "edit",
+    **following.COMMANDS,
 }
 TARGETS = ("tree", "wheel", "layer", "image")
 
@@ -178,6 +181,7 @@ def make_parser() -> argparse.ArgumentParser:
             "--dir", type=Path, metavar="DIR", help="the scratch repository; default: in the cache"
         )
         parser_of.add_argument("--offline", action="store_true", help="use the cache only")
+    following.add(functools.partial(_add, commands))
     return parser
 
 
