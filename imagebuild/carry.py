@@ -19,14 +19,13 @@ from imagebuild.series import Patch, Series
 from imagebuild.threeway import Side
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from imagebuild.apply import Report
+    from imagebuild.apply import Plan, Report
     from imagebuild.diff import PatchText
     from imagebuild.git import Git
     from imagebuild.tree import Tree
 
-PENDING = "refs/pending/"
 Decision = Literal["carried", "merged", "left out", "pending"]
 
 
@@ -117,9 +116,9 @@ class Carrier:
         commits = git.text("rev-list", "--reverse", "upstream..HEAD").split()
         named = dict(zip([p.name for p in old.patches], commits[-len(old.patches) :], strict=True))
         overlay = {path: data for path, data in old.overlay.items() if tree.read(path) is None}
-        scratch.restart(git, tree, old.targets, overlay, line, whole=whole)
+        _restart(git, tree, old.targets, overlay, line, whole=whole)
         carrier = cls(git, old, base, tree, line, done or {})
-        carrier._commits = named  # noqa: SLF001  (its own)
+        carrier._commits = named
         return carrier
 
     @property
@@ -139,41 +138,38 @@ class Carrier:
         for patch in self.old.patches:
             result = self._one(patch)
             if result.decision == "pending":
-                self.git.run("update-ref", PENDING + patch.name, self._commits[patch.name])
+                self.git.run("update-ref", scratch.PENDING + patch.name, self._commits[patch.name])
             self.results.append(result)
         return self.results
 
     def _one(self, patch: Patch) -> Carried:
-        known = self.done.get(patch.name)
-        candidate = patch if known is None else known
+        candidate = self.done.get(patch.name, patch)
         taken = [path for path in patch.meta.overlay if self.tree.read(path) is not None]
         try:
             plan = apply.plan(self.series(candidate), self.tree)
         except ConflictError as error:
             return Carried(patch, "conflict", "pending", f"{error.summary}: {error.found}")
-        report = plan.reports[-1]
-        outcome = report.outcome.value
         if taken:
             reason = f"upstream has a file in place of its overlay file {', '.join(taken)}"
-            return Carried(patch, outcome, "pending", reason)
+            return Carried(patch, plan.reports[-1].outcome.value, "pending", reason)
+        return self._decide(patch, candidate, plan)
+
+    def _decide(self, patch: Patch, candidate: Patch, plan: Plan) -> Carried:
+        report = plan.reports[-1]
+        outcome, reason = report.outcome.value, report.reason
         match report.outcome:
             case Outcome.APPLIES:
                 after = {path: plan.after[path] for path in candidate.targets}
-                new = self._commit(patch, after)
-                return Carried(patch, outcome, "carried", report.reason, new=new)
-            case Outcome.ALREADY_APPLIED:
-                return Carried(patch, outcome, "left out", report.reason)
+                return Carried(patch, outcome, "carried", reason, new=self._commit(patch, after))
             case Outcome.UPSTREAMED if _untouched(report):
-                return Carried(
-                    patch, outcome, "pending", f"{report.reason}: one of the two is wrong"
-                )
-            case Outcome.UPSTREAMED:
-                return Carried(patch, outcome, "left out", report.reason)
+                return Carried(patch, outcome, "pending", f"{reason}: one of the two is wrong")
+            case Outcome.ALREADY_APPLIED | Outcome.UPSTREAMED:
+                return Carried(patch, outcome, "left out", reason)
             case Outcome.DRIFTED | Outcome.PARTIAL:
                 return self._merge(patch, report)
             case Outcome.TARGET_GONE:
                 detail = explain.explain(report, self.tree, self.base)
-                return Carried(patch, outcome, "pending", report.reason, detail)
+                return Carried(patch, outcome, "pending", reason, detail)
 
     def _merge(self, patch: Patch, report: Report) -> Carried:
         """Merge with the true base: the old release's file, with the old series up to here."""
@@ -221,15 +217,68 @@ class Carrier:
         return Patch(patch.name, text, patch.meta, patch.meta_sha256)
 
 
+def _restart(
+    git: Git,
+    tree: Tree,
+    targets: Iterable[str],
+    overlay: dict[str, bytes],
+    line: str,
+    *,
+    whole: bool,
+) -> None:
+    """Make branch `series` and tag `upstream` anew on another release; the old commits stay.
+
+    Args:
+        git: the repository that `create` made.
+        tree: the other release.
+        targets: the files that the series touches.
+        overlay: the new line's overlay files.
+        line: the new line's name.
+        whole: whether all of the release is laid out, or only the targets.
+    """
+    git.run("branch", "--move", "series", "before")
+    git.run("tag", "base", "upstream")
+    git.run("checkout", "--quiet", "--orphan", "series")
+    git.run("rm", "-r", "--quiet", "--force", ".")
+    names = tree.files() if whole else iter(targets)
+    contents = ((name, tree.read(name)) for name in names)
+    with files.storing(git.folder):
+        scratch.write(git.folder, ((name, data) for name, data in contents if data is not None))
+    scratch.commit_all(git, f"{tree.label}, as released")
+    git.run("tag", "--force", "upstream")
+    git.run("config", "vllm-sm120.line", line)
+    if overlay:
+        with files.storing(git.folder):
+            scratch.write(git.folder, overlay.items())
+        scratch.commit_all(git, scratch.OVERLAY)
+
+
 def _untouched(report: Report) -> bool:
     """Return whether every line that a patch replaces still stands, so that nothing was fixed."""
     return all(file.state is FileState.PENDING for file in report.files)
 
 
-def open_conflicts(carrier: Carrier, pending: Sequence[str]) -> None:
-    """Leave the first pending patch as conflict files in the work tree, committed nowhere."""
+def open_conflict(carrier: Carrier, pending: Sequence[str]) -> None:
+    """Leave the first pending patch as conflict files in the work tree, committed nowhere.
+
+    `export` refuses to write a repository with changes in no commit.
+    """
     git = carrier.git
     git.run("config", "merge.conflictStyle", "diff3")
     if pending:
-        git.run("cherry-pick", "--allow-empty", "--no-commit", PENDING + pending[0], check=False)
-        git.run("update-ref", "CHERRY_PICK_HEAD", PENDING + pending[0])
+        git.run("cherry-pick", "--no-commit", scratch.PENDING + pending[0], check=False)
+
+
+def next_commands(folder: Path, pending: Sequence[str], line: str) -> tuple[str, ...]:
+    """Return the commands by which a person finishes the pending patches, in order."""
+    git = f"git -C {folder}"
+    commands = []
+    for number, name in enumerate(pending):
+        ref = scratch.PENDING + name
+        if number:
+            commands.append(f"{git} cherry-pick --no-commit {ref}")
+        commands += [
+            f"$EDITOR $({git} diff --name-only --diff-filter=U)",
+            f"{git} add --all && {git} commit -C {ref}",
+        ]
+    return (*commands, f"python build.py export {line}")

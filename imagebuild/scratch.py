@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 _IDENTITY = ("vllm-sm120 maintainers", "maintainers@users.noreply.github.com")
 _DATE = "2000-01-01T00:00:00+0000"
-_OVERLAY = "Overlay files"
+OVERLAY = "Overlay files"
+PENDING = "refs/pending/"
+"""Where a patch waits, as the commit on its old release, that could not be carried to a new one."""
 NOTE = "Patch-Name: "
 """What a commit's note says before the patch's name."""
 _NO_ATTRIBUTES = "!diff !text !eol !crlf !filter !ident !whitespace !working-tree-encoding"
@@ -70,7 +72,8 @@ def slug(subject: str) -> str:
     return "-".join(words[:6]) or "patch"
 
 
-def _write(folder: Path, contents: Iterable[tuple[str, bytes]]) -> None:
+def write(folder: Path, contents: Iterable[tuple[str, bytes]]) -> None:
+    """Write files of a tree below `folder`; paths that leave it are left out."""
     for path, data in contents:
         if not is_tree_path(path):  # above all, nothing into .git
             continue
@@ -99,7 +102,8 @@ def _init(folder: Path) -> Git:
     return git
 
 
-def _commit_all(git: Git, subject: str) -> None:
+def commit_all(git: Git, subject: str) -> None:
+    """Commit the whole work tree."""
     git.run("add", "--all", "--force", ".")
     git.run(
         "commit", "--quiet", "--allow-empty", "--no-verify", "--date", _DATE, "-m", subject,
@@ -133,14 +137,14 @@ def create(folder: Path, series: Series, tree: Tree, *, whole: bool) -> Git:
     git = _init(folder)
     names = tree.files() if whole else iter(series.targets)
     with files.storing(folder):
-        _write(folder, ((name, tree.read(name) or b"") for name in names))
-    _commit_all(git, f"{tree.label}, as released")
+        write(folder, ((name, tree.read(name) or b"") for name in names))
+    commit_all(git, f"{tree.label}, as released")
     git.run("tag", "upstream")
     git.run("config", "vllm-sm120.line", series.line)
     if series.overlay:
         with files.storing(folder):
-            _write(folder, series.overlay.items())
-        _commit_all(git, _OVERLAY)
+            write(folder, series.overlay.items())
+        commit_all(git, OVERLAY)
     for patch in series.patches:
         try:
             git.run(*_AM, data=patch.text.data)
@@ -158,42 +162,6 @@ def create(folder: Path, series: Series, tree: Tree, *, whole: bool) -> Git:
     return git
 
 
-def restart(
-    git: Git,
-    tree: Tree,
-    targets: Iterable[str],
-    overlay: dict[str, bytes],
-    line: str,
-    *,
-    whole: bool,
-) -> None:
-    """Make branch `series` and tag `upstream` anew on another release; the old commits stay.
-
-    Args:
-        git: the repository that `create` made.
-        tree: the other release.
-        targets: the files that the series touches.
-        overlay: the new line's overlay files.
-        line: the new line's name.
-        whole: whether all of the release is laid out, or only the targets.
-    """
-    git.run("branch", "--move", "series", "before")
-    git.run("tag", "base", "upstream")
-    git.run("checkout", "--quiet", "--orphan", "series")
-    git.run("rm", "-r", "--quiet", "--force", ".")
-    names = tree.files() if whole else iter(targets)
-    contents = ((name, tree.read(name)) for name in names)
-    with files.storing(git.folder):
-        _write(git.folder, ((name, data) for name, data in contents if data is not None))
-    _commit_all(git, f"{tree.label}, as released")
-    git.run("tag", "--force", "upstream")
-    git.run("config", "vllm-sm120.line", line)
-    if overlay:
-        with files.storing(git.folder):
-            _write(git.folder, overlay.items())
-        _commit_all(git, _OVERLAY)
-
-
 def mail(git: Git, commit: str) -> bytes:
     """Return a commit as a patch file."""
     return git.run(*_FORMAT, commit)
@@ -202,6 +170,9 @@ def mail(git: Git, commit: str) -> bytes:
 def _names(git: Git, commits: list[str], series: Series) -> dict[str, str]:
     """Return each commit's patch name: by its note, else by its subject."""
     by_subject = {patch.text.subject: patch.name for patch in series.patches}
+    waiting = git.text("for-each-ref", "--format=%(refname) %(subject)", PENDING).splitlines()
+    for ref, _, subject in (line.partition(" ") for line in waiting):
+        by_subject[subject] = ref.removeprefix(PENDING)
     found: dict[str, str] = {}
     for commit in commits:
         note = git.text("notes", "show", commit, check=False)
@@ -317,7 +288,7 @@ def export(folder: Path, series: Series) -> Exported:
     git = _open(folder, series.line)
     commits = _commits(git)
     overlay: dict[str, bytes] = {}
-    if commits and git.text("show", "--no-patch", "--format=%s", commits[0]) == _OVERLAY:
+    if commits and git.text("show", "--no-patch", "--format=%s", commits[0]) == OVERLAY:
         overlay = _overlay(git, commits.pop(0))
     patches = {name: mail(git, commit) for commit, name in _names(git, commits, series).items()}
     for name, data in patches.items():

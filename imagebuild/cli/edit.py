@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imagebuild import assemble, checksums, files, project, schema, scratch, series, upstream
+from imagebuild import (
+    assemble,
+    checksums,
+    files,
+    pending,
+    project,
+    schema,
+    scratch,
+    series,
+    upstream,
+)
 from imagebuild.cli.live import reporter
 from imagebuild.cli.output import emit
 from imagebuild.errors import ConflictError
@@ -48,7 +58,8 @@ def _write(exported: Exported, old: Series, home: Project) -> None:
         files.write_atomic(folder / f"{name}.patch", data)
     for path, data in exported.overlay.items():
         files.write_atomic(home.overlay(old.line) / path, data)
-    files.write_atomic(folder / "series", exported.series(previous))
+    listed = pending.finished(exported.series(previous), tuple(exported.patches))
+    files.write_atomic(folder / "series", listed)
     for patch in old.patches:
         if patch.name not in exported.patches:
             for suffix in (".patch", ".toml"):
@@ -97,6 +108,7 @@ def _export(arguments: argparse.Namespace, home: Project, name: str, line: Line)
             next_command=f"python build.py export {name} --dir {folder}",
         )
     if different:
+        pending.adopt(home, name, folder, tuple(exported.patches))
         scratch.check_metadata(exported, home.patches(name))
         _write(exported, old, home)
         _relock(home, name, line, Sources.for_run(reporter(), offline=arguments.offline))
