@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any
 
-from imagebuild import bump, files, pending, report, rerun, upstream
+from imagebuild import bump, files, pending, pullrequest, report, rerun, upstream
 from imagebuild.bump import Wanted
 from imagebuild.cli.live import reporter
 from imagebuild.cli.output import emit
+from imagebuild.pullrequest import Change, Target
 from imagebuild.sources import Sources
 
 if TYPE_CHECKING:
@@ -79,6 +80,9 @@ def run(arguments: argparse.Namespace, home: Project) -> int:
     Returns:
         0 also where patches wait for a person: the report says so, and the line holds the others.
     """
+    target = None
+    if arguments.pull_request and not arguments.dry_run:
+        target = Target.of_environment()
     lock = upstream.load(home.upstream_lock)
     sources = Sources.for_run(reporter(), offline=arguments.offline)
     choice = bump.choose(lock, arguments.release, arguments.older_than, sources)
@@ -102,5 +106,10 @@ def run(arguments: argparse.Namespace, home: Project) -> int:
     if arguments.report is not None:
         files.write_atomic(arguments.report, text.encode())
     facts = _facts(made, folder, text) | {"written": list(changed)}
+    if target is not None:
+        change = Change(name, changed, report.title(made.new.line), text)
+        told = pullrequest.publish(home, target, change)
+        facts["pull_request"] = told
+        text = told
     emit(arguments, text.rstrip("\n"), facts)
     return 0
