@@ -20,6 +20,7 @@ WHAT = "patch metadata"
 Area = Literal["gemm", "kv-cache", "exclusion", "mtp", "hardening"]
 Witness = Literal["verified", "unverified"]
 Hardware = Literal["cpu", "sm90", "sm120"]
+HARDWARE: tuple[Hardware, ...] = ("cpu", "sm90", "sm120")
 UpstreamStatus = Literal["pending", "submitted", "backport", "inappropriate", "denied"]
 Url = Annotated[str, msgspec.Meta(pattern=r"^https://\S+\Z")]
 NodeId = Annotated[str, msgspec.Meta(pattern=r"^tests/\S+\.py::\S+\Z")]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from imagebuild import skew
+from imagebuild.metadata import HARDWARE
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -60,7 +63,7 @@ def render(lines: Iterable[tuple[Line, Series]]) -> str:
         ]
         for patch in series.patches:
             meta = patch.meta
-            witnesses = " | ".join(meta.hardware[name] for name in ("cpu", "sm90", "sm120"))
+            witnesses = " | ".join(skew.witness(patch, line, name) for name in HARDWARE)
             out.append(
                 f"| {patch.name} | {meta.area} | {_cell(meta.summary)} | {_upstream(meta)} | "
                 f"{witnesses} |"

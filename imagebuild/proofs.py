@@ -16,17 +16,22 @@ if TYPE_CHECKING:
     from imagebuild.series import Patch
     from imagebuild.tree import Tree
 
+_TELLING = 16
+"""Characters; a shorter text that a drop-when waits for is called weak."""
+
 
 class Check(msgspec.Struct, frozen=True):
     """One check of a drop-when.
 
     Attributes:
         text: the check, for people.
+        asks: what it asks for, the text or the name.
         positive: whether it asks for something that is there, and not for an absence.
         holds: whether it holds on the line's own release.
     """
 
     text: str
+    asks: str
     positive: bool
     holds: bool
 
@@ -52,18 +57,19 @@ class Proof(msgspec.Struct, frozen=True):
         """The checks for something that upstream must have added before the whole can hold."""
         return tuple(check for check in self.checks if check.positive and not check.holds)
 
+    @property
+    def weak(self) -> bool:
+        """Whether all that it waits for is a word or two, which can come for other reasons."""
+        return all(len(check.asks) < _TELLING for check in self.anchors)
+
+
+def _asks(check: DropWhen) -> str:
+    return " ".join((check.contains or check.lacks or check.symbol or "").split())
+
 
 def _text(check: DropWhen) -> str:
-    verb, text = next(
-        (verb, text)
-        for verb, text in (
-            ("contains", check.contains),
-            ("lacks", check.lacks),
-            ("defines", check.symbol),
-        )
-        if text is not None
-    )
-    return f"{check.file} {verb} {' '.join(text.split())!r}"
+    verb = "contains" if check.contains else "lacks" if check.lacks else "defines"
+    return f"{check.file} {verb} {_asks(check)!r}"
 
 
 def prove(patch: Patch, own: Tree) -> Proof:
@@ -71,7 +77,7 @@ def prove(patch: Patch, own: Tree) -> Proof:
     return Proof(
         patch.name,
         tuple(
-            Check(_text(check), check.lacks is None, dropwhen.holds(check, own))
+            Check(_text(check), _asks(check), check.lacks is None, dropwhen.holds(check, own))
             for check in patch.meta.drop_when
         ),
     )

@@ -66,7 +66,8 @@ def _proofs(row: Row) -> Iterator[str]:
     for proof in () if own is None else own.proofs:
         if proof.false_on_own and proof.anchors:
             asks = "; ".join(check.text for check in proof.anchors)
-            yield f"{proof.patch}: false here; waits for: {asks}"
+            weak = " (weak: short texts can come for other reasons)" if proof.weak else ""
+            yield f"{proof.patch}: false here; waits for: {asks}{weak}"
         else:
             yield f"{proof.patch}: NOT PROVEN, see the errors"
 

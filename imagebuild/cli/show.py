@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from imagebuild import patch_table, schema, series, upstream
+from imagebuild import patch_table, schema, series, skew, upstream
 from imagebuild.cli.output import emit
 from imagebuild.errors import UsageError
+from imagebuild.metadata import HARDWARE
 
 if TYPE_CHECKING:
     import argparse
@@ -36,23 +37,23 @@ def _upstream(meta: Metadata) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def _hardware(meta: Metadata) -> str:
-    return ", ".join(f"{name} {meta.hardware[name]}" for name in ("cpu", "sm90", "sm120"))
+def _hardware(patch: Patch, line: Line) -> str:
+    return ", ".join(f"{name} {skew.witness(patch, line, name)}" for name in HARDWARE)
 
 
-def _brief(patch: Patch) -> list[str]:
+def _brief(patch: Patch, line: Line) -> list[str]:
     return [
         f"  {patch.name}  [{patch.meta.area}]",
         _wrap("what", patch.meta.summary),
         _wrap("why", patch.meta.why),
         _wrap("upstream", _upstream(patch.meta)),
-        _wrap("verified", _hardware(patch.meta)),
+        _wrap("verified", _hardware(patch, line)),
     ]
 
 
-def _whole(patch: Patch) -> list[str]:
+def _whole(patch: Patch, line: Line) -> list[str]:
     meta = patch.meta
-    lines = _brief(patch)
+    lines = _brief(patch, line)
     lines.append(_wrap("origin", " ".join([meta.origin.kind, *meta.origin.links])))
     if meta.kill_switch:
         switch = meta.kill_switch
@@ -113,7 +114,7 @@ def _show_line(name: str, line: Line, patches: tuple[Patch, ...]) -> str:
         f"{name}  {line.local_version}  {line.summary}",
         f"  upstream {line.tag}, {released}; {built_on}",
     ]
-    return "\n".join([*head, *(text for patch in patches for text in ["", *_brief(patch)])])
+    return "\n".join([*head, *(text for patch in patches for text in ["", *_brief(patch, line)])])
 
 
 def run(arguments: argparse.Namespace, project: Project) -> int:
@@ -147,5 +148,5 @@ def run(arguments: argparse.Namespace, project: Project) -> int:
             found=arguments.patch,
             next_command=f"python build.py show {name}",
         )
-    emit(arguments, "\n".join(_whole(patch)), _patch_facts(patch))
+    emit(arguments, "\n".join(_whole(patch, line)), _patch_facts(patch))
     return 0
