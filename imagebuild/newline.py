@@ -197,7 +197,7 @@ def metadata(data: bytes, result: Carried, old: Line) -> bytes:
     document = tomlkit.parse(data.decode())
     for entry in document.get("evidence", []):
         if "inputs" not in entry:
-            inputs = tomlkit.table()
+            inputs = tomlkit.inline_table()
             for name in ("vllm", "torch", "flashinfer", "cuda"):
                 inputs.add(name, old.version if name == "vllm" else getattr(old, name))
             inputs.add("patch", result.old.text.sha256)

@@ -91,11 +91,12 @@ def record(home: Project, line: str, names: tuple[str, ...], rerun: Rerun, day: 
     for name in names:
         path = home.patches(line) / f"{name}.toml"
         document = tomlkit.parse(schema.read_bytes(path, "metadata").decode())
-        entry = tomlkit.table()
-        for key, value in (("hardware", "cpu"), ("what", _WHAT), ("on", rerun.on), ("when", day)):
-            entry.add(key, value)
         if "evidence" not in document:
             document.add("evidence", tomlkit.aot())
-        document["evidence"].append(entry)
+        listed = document["evidence"]
+        entry = tomlkit.table() if isinstance(listed, tomlkit.items.AoT) else tomlkit.inline_table()
+        for key, value in (("hardware", "cpu"), ("what", _WHAT), ("on", rerun.on), ("when", day)):
+            entry.add(key, value)
+        listed.append(entry)
         document["hardware"]["cpu"] = "verified"
         files.write_atomic(path, tomlkit.dumps(document).encode())

@@ -36,9 +36,9 @@ FROM ${FINAL_BASE_IMAGE}
 def release_tree(version: str, changed: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return a later release's files: the tiny ones, with its own version and pins."""
     contents = TREE | SDIST_ONLY | dict(changed)
-    contents["vllm/_version.py"] = contents["vllm/_version.py"].replace(
-        VERSION.encode(), version.encode()
-    )
+    stated = contents["vllm/_version.py"].replace(VERSION.encode(), version.encode())
+    numbers = [part.replace(".", ", ").encode() for part in (VERSION, version)]
+    contents["vllm/_version.py"] = stated.replace(*numbers)
     contents["docker/Dockerfile"] = _DOCKERFILE
     contents["requirements/cuda.txt"] = b"torch==2.15.0\nflashinfer-python==0.8.0\n"
     return contents
@@ -102,6 +102,9 @@ def start(
     def unreachable(*_: object) -> None:
         raise SourceError("out of reach", expected="an answer", found="a test")
 
+    # The only thing left of pip: asking it takes half a second each time.
+    listing = f":env:.index-url={index.url!r}"
+    monkeypatch.setattr("imagebuild.pip_settings._listing", lambda: listing)
     monkeypatch.setattr(Sources, "remote_tag", unreachable)
     monkeypatch.setattr(Sources, "resolve_image", unreachable)
     monkeypatch.setattr("imagebuild.history.API", simple_index.closed_port())
