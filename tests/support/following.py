@@ -37,8 +37,8 @@ def release_tree(version: str, changed: Mapping[str, bytes]) -> dict[str, bytes]
     """Return a later release's files: the tiny ones, with its own version and pins."""
     contents = TREE | SDIST_ONLY | dict(changed)
     stated = contents["vllm/_version.py"].replace(VERSION.encode(), version.encode())
-    numbers = [part.replace(".", ", ").encode() for part in (VERSION, version)]
-    contents["vllm/_version.py"] = stated.replace(*numbers)
+    old, new = (part.replace(".", ", ").encode() for part in (VERSION, version))
+    contents["vllm/_version.py"] = stated.replace(old, new)
     contents["docker/Dockerfile"] = _DOCKERFILE
     contents["requirements/cuda.txt"] = b"torch==2.15.0\nflashinfer-python==0.8.0\n"
     return contents
