@@ -52,6 +52,7 @@ def open_scratch(
     folder = project.cache_root() / "edit" / name
     waiting = pending_of(home, name)
     if folder.exists() and any(folder.iterdir()):
+        sources.progress.note(f"{folder}: kept as it is, it holds something already")
         return folder, waiting
     old, new = lock.lines[source], lock.lines[name]
     found = series.load(home, source)

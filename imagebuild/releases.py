@@ -68,6 +68,7 @@ def parse(version: str) -> Version:
     except InvalidVersion as error:
         raise UsageError(
             f"{version!r} is no version",
+            file="the command line",
             expected="a version such as 0.33.0",
             found=version,
             next_command="python build.py status --help",
@@ -99,14 +100,15 @@ def listed(sources: Sources, *, recent: bool = False) -> tuple[Release, ...]:
 
     from imagebuild import files, package_index  # noqa: PLC0415  (the same)
 
+    kept = sources.cache.folder("releases") / "listing.json"
     if sources.offline:
         raise SourceError(
             "the package index cannot be asked for releases",
+            file=kept,
             expected="the network",
             found="--offline",
             next_command="the same command without --offline",
         )
-    kept = sources.cache.folder("releases") / "listing.json"
     if recent and kept.is_file() and time.time() - kept.stat().st_mtime < _RECENT:
         with contextlib.suppress(msgspec.DecodeError):
             return msgspec.json.decode(kept.read_bytes(), type=tuple[Release, ...])
@@ -147,6 +149,7 @@ def between(releases: Iterable[Release], wanted: str) -> tuple[str, ...]:
     ):
         raise UsageError(
             f"{wanted!r} is no range of releases",
+            file="the command line",
             expected="A..B, A.. or one version, such as 0.27.1..0.33.0",
             found=wanted,
             next_command="python build.py status --releases 0.27.1..0.33.0",
@@ -165,6 +168,7 @@ def between(releases: Iterable[Release], wanted: str) -> tuple[str, ...]:
     if not found:
         raise UsageError(
             f"no stable release in {wanted}",
+            file="the package index",
             expected="a range with a release in it",
             found="none",
             next_command="python build.py status --releases 0.27.1..",
