@@ -18,6 +18,7 @@ from imagebuild import (
     matrix,
     newline,
     patch_table,
+    pending,
     releases,
     schema,
     series,
@@ -56,6 +57,7 @@ class Bump:
             file that is gone.
         status: every line's series on the new release.
         history: what upstream says of the files.
+        missing: the patches that are pending in the old line, and so cannot come along.
     """
 
     source: str
@@ -67,6 +69,7 @@ class Bump:
     churn: Churn
     status: Matrix
     history: History
+    missing: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -121,7 +124,7 @@ def prepare(home: Project, lock: UpstreamLock, wanted: Wanted, sources: Sources)
     found = series.load(home, source)
     checksums.check_inputs(checksums.load(home.checksums_lock).line(source), found)
     base, tree = sources.sdist(old), sources.release(version, lock)
-    new = newline.resolve(version, old, tree, sources)
+    new = newline.resolve(version, old, lock, tree, sources)
     with tempfile.TemporaryDirectory() as folder:
         carrier = carry.Carrier.start(Path(folder, "series"), found, base, tree, new.line.tag)
         results = tuple(carrier.run())
@@ -139,7 +142,8 @@ def prepare(home: Project, lock: UpstreamLock, wanted: Wanted, sources: Sources)
     subjects = matrix.subjects(home, lock, ())
     status = matrix.gather(subjects, (version,), lock, sources)
     told = history.read(wanted.clone, old, new.line, found.targets, offline=sources.offline)
-    return Bump(source, old, new, results, metadata, overlay, churn, status, told)
+    missing = pending.pending_of(home, source)
+    return Bump(source, old, new, results, metadata, overlay, churn, status, told, missing)
 
 
 def write(home: Project, bump: Bump, sources: Sources) -> tuple[str, ...]:
@@ -165,7 +169,7 @@ def write(home: Project, bump: Bump, sources: Sources) -> tuple[str, ...]:
     for path, data in bump.overlay.items():
         files.write_atomic(laid / path, data)
     version = bump.new.line.version
-    listed = newline.series_file(bump.source, version, bump.results)
+    listed = newline.series_file(bump.source, version, bump.results, bump.missing)
     files.write_atomic(folder / "series", listed)
     relock(home, bump.new.line, sources)
     text = schema.read_bytes(home.upstream_lock, upstream.WHAT).decode().rstrip("\n") + "\n"

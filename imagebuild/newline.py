@@ -107,12 +107,15 @@ class _Resolver:
         return ImagePin(ref=ref, digest=f"sha256:{resolved.digest}", platforms=there)
 
 
-def resolve(version: str, old: Line, tree: SdistTree, sources: Sources) -> NewLine:
+def resolve(
+    version: str, old: Line, lock: UpstreamLock, tree: SdistTree, sources: Sources
+) -> NewLine:
     """Return the line of a release.
 
     Args:
         version: the release.
         old: the line that the series comes from; gives what is no pin (architectures, paths).
+        lock: the other lines; where one pins a base image's very tag, its digest is taken.
         tree: the release's sdist.
         sources: where pins are asked for.
 
@@ -143,10 +146,8 @@ def resolve(version: str, old: Line, tree: SdistTree, sources: Sources) -> NewLi
     if old.image is not None:
         ref = f"{old.image.repository}:v{version}"
         image = ask.image("image", ref, ())
-    bases = {
-        name: ask.image(f"bases.{name}", ref, old.bases.values())
-        for name, ref in facts.bases.items()
-    }
+    pinned = [pin for line in lock.lines.values() for pin in line.bases.values()]
+    bases = {name: ask.image(f"bases.{name}", ref, pinned) for name, ref in facts.bases.items()}
     line = Line(
         summary=f"vLLM {version}, carried over from {old.tag}",
         version=version,
@@ -208,9 +209,19 @@ def metadata(data: bytes, result: Carried, old: Line) -> bytes:
     return tomlkit.dumps(document).encode()
 
 
-def series_file(source: str, version: str, results: Iterable[Carried]) -> bytes:
-    """Return the new line's series: the order, and in comments what is not in it and why."""
+def series_file(
+    source: str, version: str, results: Iterable[Carried], missing: Iterable[str]
+) -> bytes:
+    """Return the new line's series: the order, and in comments what is not in it and why.
+
+    Args:
+        source: the line that it was carried over from.
+        version: the new line's version.
+        results: what became of each patch.
+        missing: the patches that are pending in the old line already.
+    """
     lines = [f"# carried over from {source} by `python build.py bump {version}`"]
+    lines += [f"# missing: {name}: pending in {source}" for name in missing]
     for result in results:
         if result.decision in ("left out", "pending"):
             reason = " ".join(result.reason.split())

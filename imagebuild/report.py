@@ -67,6 +67,11 @@ def _todo(bump: Bump, folder: Path | None) -> Iterator[str]:
             f"Confirm that upstream has `{result.old.name}` ({result.reason}); then retire it "
             "where it is not needed: `python build.py drop`."
         )
+    for name in bump.missing:
+        yield (
+            f"`{name}` is pending in {bump.source} and could not come along: finish it there "
+            f"(`python build.py bump {bump.old.version}`), then bring it here."
+        )
     if bump.new.unresolved:
         yield f"Resolve the absent pins: `python build.py lock {bump.name} --write`."
     default = f'`default = "{bump.name}"`'
@@ -91,24 +96,23 @@ def _pins(bump: Bump) -> list[str]:
 
 
 def _evidence(bump: Bump) -> list[str]:
-    changed = [
-        str(skew.Skew(name, getattr(bump.old, name), getattr(bump.new.line, name)))
-        for name in ("version", *_PINS)
-        if getattr(bump.old, name) != getattr(bump.new.line, name)
-    ]
-    expired = [
-        f"- {result.old.name}: {', '.join(sorted({e.hardware for e in result.old.meta.evidence}))}"
-        for result in bump.results
-        if result.decision != "left out" and result.old.meta.evidence
-    ]
-    head = f"The series' evidence was taken on {bump.source}; since then: {', '.join(changed)}."
-    return [
-        "## Evidence",
-        "",
-        head,
-        *(["Unverified until shown anew:", "", *expired] if expired else []),
-        "",
-    ]
+    """Return which measurements stand no more, and what changed since each."""
+    now = bump.new.line
+    rows = []
+    for result in bump.results:
+        for entry in result.old.meta.evidence if result.decision != "left out" else ():
+            then = {name: getattr(bump.old, name) for name in _PINS} | {"vllm": bump.old.version}
+            taken = entry.inputs
+            then |= {name: value for name in then if taken and (value := getattr(taken, name, ""))}
+            new = {name: getattr(now, name) for name in _PINS} | {"vllm": now.version}
+            changed = [
+                str(skew.Skew(n, then[n], new[n])) for n in sorted(then) if then[n] != new[n]
+            ]
+            rows.append((result.old.name, entry.hardware, f"{entry.when}", ", ".join(changed)))
+    if not rows:
+        return []
+    head = "Nothing is verified on the new line until it is shown there. What there was:"
+    return ["## Evidence", "", head, "", *_table(("patch", "on", "taken", "changed since"), rows)]
 
 
 def _upstream(bump: Bump) -> list[str]:

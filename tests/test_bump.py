@@ -206,7 +206,33 @@ def test_the_report_says_what_could_not_be_had(
     assert "- commit: out of reach (a test)" in text
     assert "Not reachable: GitHub cannot be asked" in text
     assert "| torch | 2.14.0 | 2.15.0 |" in text
-    assert "version 1.2.3 -> 1.3.0, torch 2.14.0 -> 2.15.0" in text
+    assert "| state-index-bounds | cpu | 2026-11-04 | cuda 13.0.3 -> 13.1.0, " in text
+
+
+def test_what_is_pending_in_the_old_line_is_not_lost_silently(
+    followed: Following, capsys: pytest.CaptureFixture[str]
+) -> None:
+    followed.publish(CONFLICT)
+    followed.publish(CONFLICT, "1.4.0")
+    assert run(followed, "bump", "1.3.0") == 0
+    found = facts(followed, capsys, "bump", "1.4.0")
+    assert found["from"] == NEW
+    assert f"`{tiny.BOUNDS.name}` is pending in {NEW} and could not come along" in found["report"]
+    listed = (followed.project.patches("v1.4.0") / "series").read_text()
+    assert f"# missing: {tiny.BOUNDS.name}: pending in {NEW}" in listed
+
+
+def test_a_base_image_that_another_line_pins_by_the_same_tag_keeps_its_digest(
+    followed: Following,
+) -> None:
+    ref = "docker.io/nvidia/cuda:13.1.0-base-ubuntu24.04"
+    text = followed.project.upstream_lock.read_text()
+    pin = f'\n[lines."{tiny.LINE}".bases.FINAL_BASE_IMAGE]\nref = "{ref}"\n'
+    followed.project.upstream_lock.write_text(f'{text}{pin}digest = "sha256:{"a" * 64}"\n')
+    followed.publish({})
+    assert run(followed, "bump") == 0
+    line = upstream.load(followed.project.upstream_lock).lines[NEW]
+    assert line.bases["FINAL_BASE_IMAGE"].digest == f"sha256:{'a' * 64}"
 
 
 def test_evidence_does_not_come_along(
