@@ -146,7 +146,7 @@ class Carrier:
         candidate = self.done.get(patch.name, patch)
         taken = [path for path in patch.meta.overlay if self.tree.read(path) is not None]
         try:
-            plan = apply.plan(self.series(candidate), self.tree)
+            plan = apply.plan(self.series(candidate), self.tree, base=self.base)
         except ConflictError as error:
             return Carried(patch, "conflict", "pending", f"{error.summary}: {error.found}")
         if taken:

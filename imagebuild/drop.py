@@ -53,9 +53,9 @@ def _find(loaded: Series, name: str, file: Path) -> Patch:
     return patch
 
 
-def _has_fix(patch: Patch, line: str, tree: Tree) -> tuple[bool, str]:
+def _has_fix(patch: Patch, line: str, own: Tree, tree: Tree) -> tuple[bool, str]:
     """Return whether a release has what the patch does, and how that is known."""
-    report = apply.plan(Series(line, (patch,), {}), tree).reports[0]
+    report = apply.plan(Series(line, (patch,), {}), tree, base=own).reports[0]
     has = report.outcome in (Outcome.UPSTREAMED, Outcome.ALREADY_APPLIED)
     untouched = all(file.state is apply.FileState.PENDING for file in report.files)
     if report.outcome is Outcome.UPSTREAMED and untouched:
@@ -77,9 +77,9 @@ def _reason(
     patch: Patch, line: str, lock: UpstreamLock, sources: Sources, release: str | None
 ) -> str:
     asked = [release] if release is not None else _newer(sources, lock, line)
-    told = []
+    own, told = sources.sdist(lock.lines[line]), []
     for version in asked:
-        has, how = _has_fix(patch, line, sources.release(version, lock))
+        has, how = _has_fix(patch, line, own, sources.release(version, lock))
         bare = version.removeprefix("v")
         if has:
             return f"upstream in {bare}: {how}"

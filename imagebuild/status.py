@@ -97,14 +97,14 @@ def key(line: Line, series: Series, pins: LineChecksums, sdist: Sha256) -> str:
 
 
 def _conflicted(
-    error: ConflictError, series: Series, tree: Tree
+    error: ConflictError, series: Series, own: Tree, tree: Tree
 ) -> tuple[dict[str, Cell], Overlap]:
     """Return the cells of a series that cannot be planned as a whole: each patch on its own."""
     found = overlaps.clash(error, series)
     cells = {}
     for patch in series.patches:
         alone = type(series)(series.line, (patch,), series.overlay)
-        report = apply.plan(alone, tree).reports[0]
+        report = apply.plan(alone, tree, None, None if tree is own else own).reports[0]
         clashes = patch.name == found.patch
         cells[patch.name] = Cell(
             CONFLICT if clashes else report.outcome.value,
@@ -129,7 +129,7 @@ def compute(
     Args:
         line: the line.
         series: its series.
-        pins: its digests, which decide on its own release.
+        pins: its digests, which decide where a file is one that the line knows.
         own: its own release.
         tree: the release; the same object as `own` for the line's own one.
         newer: whether the release came after the line's own one. Where things went and which pins
@@ -137,9 +137,9 @@ def compute(
     """
     found = list(overlaps.created_upstream(series, tree))
     try:
-        plan = apply.plan(series, tree, pins if tree is own else None)
+        plan = apply.plan(series, tree, pins, None if tree is own else own)
     except ConflictError as error:
-        cells, clash = _conflicted(error, series, tree)
+        cells, clash = _conflicted(error, series, own, tree)
         found.append(clash)
     else:
         cells = {

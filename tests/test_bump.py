@@ -225,14 +225,14 @@ def test_what_is_pending_in_the_old_line_is_not_lost_silently(
 def test_a_base_image_that_another_line_pins_by_the_same_tag_keeps_its_digest(
     followed: Following,
 ) -> None:
+    digest = f"sha256:{'a' * 64}"
     ref = "docker.io/nvidia/cuda:13.1.0-base-ubuntu24.04"
-    text = followed.project.upstream_lock.read_text()
-    pin = f'\n[lines."{tiny.LINE}".bases.FINAL_BASE_IMAGE]\nref = "{ref}"\n'
-    followed.project.upstream_lock.write_text(f'{text}{pin}digest = "sha256:{"a" * 64}"\n')
+    lock = tiny.upstream_lock(bases={"FINAL_BASE_IMAGE": {"ref": ref, "digest": digest}})
+    followed.project.upstream_lock.write_bytes(lock)
     followed.publish({})
     assert run(followed, "bump") == 0
     line = upstream.load(followed.project.upstream_lock).lines[NEW]
-    assert line.bases["FINAL_BASE_IMAGE"].digest == f"sha256:{'a' * 64}"
+    assert line.bases["FINAL_BASE_IMAGE"].digest == digest
 
 
 def test_evidence_does_not_come_along(

@@ -42,9 +42,9 @@ def _facts(found: Matrix) -> dict[str, Any]:
 
 def _why_text(subject: Subject, name: str, own: Tree, tree: Tree) -> tuple[str, dict[str, Any]]:
     """Return why a patch meets what it meets, from the plan that a build would make."""
-    same = tree is own
+    base = None if tree is own else own
     try:
-        plan = apply.plan(subject.series, tree, subject.pins if same else None)
+        plan = apply.plan(subject.series, tree, subject.pins, base)
     except ConflictError as error:
         return error.diagnostics(), {"line": subject.name, "conflict": error.facts()}
     report = next(r for r in plan.reports if r.patch.name == name)
@@ -59,7 +59,7 @@ def _why_text(subject: Subject, name: str, own: Tree, tree: Tree) -> tuple[str, 
         lines.append(
             f"  drop-when {'yes' if dropwhen.holds(check, tree) else 'no '}: {stated.text}"
         )
-    detail = explain.explain(report, tree, None if same else own)
+    detail = explain.explain(report, tree, base)
     moved = list(overlaps.moved_symbols(report, own, tree))
     lines += [f"  {overlap.text}" for overlap in moved]
     if detail:
