@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from imagebuild import apply, diff, explain, files, scratch, threeway
+from imagebuild import apply, diff, explain, files, proofs, scratch, threeway
 from imagebuild.apply import FileState, Outcome
 from imagebuild.errors import ConflictError
 from imagebuild.series import Patch, Series
@@ -164,7 +164,9 @@ class Carrier:
             case Outcome.UPSTREAMED if _untouched(report):
                 return Carried(patch, outcome, "pending", f"{reason}: one of the two is wrong")
             case Outcome.ALREADY_APPLIED | Outcome.UPSTREAMED:
-                return Carried(patch, outcome, "left out", reason)
+                checks = proofs.prove(patch, self.tree).checks
+                detail = "".join(f"{'yes' if c.holds else 'NO '}  {c.text}\n" for c in checks)
+                return Carried(patch, outcome, "left out", reason, detail)
             case Outcome.DRIFTED | Outcome.PARTIAL:
                 return self._merge(patch, report)
             case Outcome.TARGET_GONE:

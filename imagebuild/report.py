@@ -173,9 +173,10 @@ def render(bump: Bump, folder: Path | None, rerun: Rerun) -> str:
     out += _pins(bump) + _evidence(bump) + _status(bump) + _upstream(bump)
     for result in bump.of("merged"):
         out += [f"## Merged: {result.old.name}", "", *_fenced(_hunks(result), "diff")]
-    for result in bump.of("pending"):
+    for result in (*bump.of("left out"), *bump.of("pending")):
         if result.detail:
-            out += [f"## Pending: {result.old.name}", "", *_fenced(result.detail)]
+            title = f"## {result.decision.capitalize()}: {result.old.name}"
+            out += [title, "", *_fenced(result.detail)]
     text = "\n".join(out).rstrip("\n") + "\n"
     return (
         text

@@ -117,6 +117,8 @@ def test_what_upstream_has_is_left_out_with_the_reason(
     followed.publish(FIXED)
     found = facts(followed, capsys, "bump")
     assert decisions(found)[tiny.BOUNDS.name] == "left out"
+    assert f"## Left out: {tiny.BOUNDS.name}" in found["report"]
+    assert f"NO   {tiny.KERNELS} defines 'fixed_state_index_bounds'" in found["report"]
     listed = (followed.project.patches(NEW) / "series").read_text()
     assert "# left out: state-index-bounds: already applied in 1.3.0: every hunk is in" in listed
     assert series.load(followed.project, NEW).patch(tiny.BOUNDS.name) is None

@@ -235,6 +235,22 @@ def test_a_patch_that_stands_on_another_one_s_lines_is_named() -> None:
     assert list(overlaps.standing_on(apart, MemoryTree(TREE))) == []
 
 
+def test_the_lines_of_a_twin_are_not_taken_for_those_that_are_gone() -> None:
+    """Two methods with the same body: upstream mends one, and the other one is no place for it."""
+    body = "".join(f"        self.step({number})\n" for number in range(9))
+    text = f"class Twins:\n    def one(self):\n{body}\n    def two(self):\n{body}"
+    first = text.replace("self.step(4)", "self.step(44)", 1)
+    path = "vllm/twins.py"
+    mail = patching.HEAD + patching.difference(text.encode(), first.encode(), path)
+    series = Series(tiny.LINE, (patching.patch("twin", mail),), {})
+    own = MemoryTree(TREE | {path: text.encode()})
+    mended = text.replace("self.step(4)", "self.step(45)", 1).encode()
+    tree = MemoryTree(TREE | {path: mended})
+    cells = status.compute(tiny_line(), series, pins(), own, tree).cells
+    assert cells["twin"].outcome == "drifted"
+    assert apply.plan(series, tree).reports[0].outcome is apply.Outcome.APPLIES  # what base is for
+
+
 def test_changed_lines_belong_to_the_innermost_function() -> None:
     change = patching.series(tiny.BOUNDS).patches[0].text.files
     by_path = {file.path: overlaps.enclosing(TREE[file.path], file) for file in change}
