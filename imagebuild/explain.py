@@ -33,8 +33,7 @@ def next_command(report: Report, line: str) -> str:
             )
         case Outcome.UPSTREAMED:
             return (
-                f"git rm patches/{line}/{name}.*; take {name} out of patches/{line}/series; "
-                f"python build.py lock {line} --write"
+                f"python build.py drop {name} --line {line}   (or with --release X, which has it)"
             )
         case Outcome.PARTIAL:
             return f"python build.py build {line}   (from the sdist, which nobody has touched)"

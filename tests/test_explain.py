@@ -153,7 +153,8 @@ def test_the_next_command_of_a_merged_patch_is_to_retire_it() -> None:
     drop = [{"file": WORKER, "contains": "max("}, {"file": KERNELS, "contains": "max("}]
     failure = report(FIXED, drop_when=drop)
     assert failure.outcome is Outcome.UPSTREAMED
-    assert explain.next_command(failure, "v1.2.3").startswith("git rm patches/v1.2.3/state-index")
+    told = explain.next_command(failure, "v1.2.3")
+    assert told.startswith("python build.py drop state-index-bounds --line v1.2.3")
 
 
 def test_a_drop_when_that_holds_where_the_patch_applies_is_what_has_to_be_mended() -> None:
