@@ -159,6 +159,7 @@ def write(home: Project, bump: Bump, sources: Sources) -> tuple[str, ...]:
         BuildError: if the new series contradicts itself; nothing counts then.
     """
     folder, laid = home.patches(bump.name), home.overlay(bump.name)
+    _check_ours(home, bump.name)
     with storing(folder):
         for leftover in (folder, laid):
             shutil.rmtree(leftover, ignore_errors=True)
@@ -179,6 +180,20 @@ def write(home: Project, bump: Bump, sources: Sources) -> tuple[str, ...]:
     changed = [f"patches/{bump.name}", upstream.WHAT, checksums.WHAT]
     changed += [f"overlay/{bump.name}"] if bump.overlay else []
     return (*changed, *write_page(home))
+
+
+def _check_ours(home: Project, name: str) -> None:
+    """Refuse to write over a series that no bump has begun."""
+    folder = home.patches(name)
+    begun = (folder / "series").is_file() and pending.source_of(home, name) is not None
+    if folder.exists() and any(folder.iterdir()) and not begun:
+        raise UsageError(
+            f"there is a series for {name} already, though {upstream.WHAT} has no such line",
+            file=folder,
+            expected="no such folder, or one that an earlier bump has begun",
+            found=", ".join(sorted(file.name for file in folder.iterdir())[:5]),
+            next_command=f"git status -- {folder}",
+        )
 
 
 def relock(home: Project, line: Line, sources: Sources) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from imagebuild import checksums, releases, series, skew, status
+from imagebuild import checksums, pending, releases, series, skew, status
 from imagebuild.digest import Sha256
 from imagebuild.status import Column, Row
 
@@ -30,12 +30,14 @@ class Subject:
         line: its pins.
         series: its patches.
         pins: its digests.
+        waiting: the patches that its series file says are pending.
     """
 
     name: str
     line: Line
     series: Series
     pins: LineChecksums
+    waiting: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ def subjects(project: Project, lock: UpstreamLock, names: Iterable[str]) -> tupl
         name, line = lock.line(wanted)
         loaded = series.load(project, name)
         checksums.check_inputs(pins.line(name), loaded)
-        found.append(Subject(name, line, loaded, pins.line(name)))
+        waiting = pending.pending_of(project, name)
+        found.append(Subject(name, line, loaded, pins.line(name), waiting))
     return tuple(found)
 
 
@@ -157,7 +160,7 @@ def gather(
     for release in wanted:
         for subject in chosen:
             made[subject.name][release] = _column(subject, release, trees, refresh=refresh)
-    rows = tuple(Row(s.name, made[s.name], _expired(s)) for s in chosen)
+    rows = tuple(Row(s.name, made[s.name], _expired(s), s.waiting) for s in chosen)
     labels = {s.name: s.line.sdist.name for s in chosen}
     problems = status.problems(rows, {s.name: s.series for s in chosen}, labels)
     return Matrix(wanted, rows, tuple(problems))

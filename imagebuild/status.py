@@ -71,11 +71,13 @@ class Row(msgspec.Struct, frozen=True):
         line: its name.
         columns: by release, oldest first.
         expired: for each patch, evidence that stands no more: hardware class and what changed.
+        waiting: patches that a bump could not carry over, and that nobody has finished yet.
     """
 
     line: str
     columns: dict[str, Column]
     expired: dict[str, dict[str, tuple[str, ...]]] = {}
+    waiting: tuple[str, ...] = ()
 
 
 @functools.cache

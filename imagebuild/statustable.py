@@ -55,6 +55,11 @@ def _findings(row: Row) -> Iterator[str]:
             yield f"{release}: pins not read: {column.unread}"
 
 
+def _waiting(row: Row) -> Iterator[str]:
+    for patch in row.waiting:
+        yield f"{patch}: not carried over yet: python build.py bump {row.line.removeprefix('v')}"
+
+
 def _evidence(row: Row) -> Iterator[str]:
     for patch, kinds in row.expired.items():
         for hardware, why in kinds.items():
@@ -88,6 +93,7 @@ def text(matrix: Matrix) -> str:
             cells = (short(row.columns[release].cells[patch]) for release in matrix.releases)
             out.append(f"{patch:<{width}}{''.join(f'{c:<{cell + 1}}' for c in cells)}".rstrip())
         for head, lines in (
+            ("pending", _waiting(row)),
             ("drop-when", _proofs(row)),
             ("found", _findings(row)),
             ("expired", _evidence(row)),
@@ -114,6 +120,7 @@ def markdown(matrix: Matrix, wanted: str) -> str:
             out.append(f"| {patch} | {' | '.join(cells)} |")
         out.append("")
         for title, lines in (
+            ("Pending", _waiting(row)),
             ("Drop-when, proven on the line's own release", _proofs(row)),
             ("Overlaps and version skew", _findings(row)),
             ("Evidence that stands no more", _evidence(row)),

@@ -316,6 +316,29 @@ def test_the_nearest_line_is_the_newest_before() -> None:
     assert newline.nearest(lock, "2.0.0") == "v1.10.0"
 
 
+def test_a_series_that_somebody_has_begun_by_hand_is_not_written_over(
+    followed: Following, capsys: pytest.CaptureFixture[str]
+) -> None:
+    followed.publish({})
+    mine = followed.project.patches(NEW) / "mine.patch"
+    mine.parent.mkdir()
+    mine.write_text("work of a week\n")
+    assert run(followed, "bump") == 2
+    assert "mine.patch" in capsys.readouterr().err
+    assert mine.read_text() == "work of a week\n"
+
+
+def test_status_shows_what_is_pending(
+    followed: Following, capsys: pytest.CaptureFixture[str]
+) -> None:
+    followed.publish(CONFLICT)
+    assert run(followed, "bump") == 0
+    capsys.readouterr()
+    assert run(followed, "status") == 0
+    wanted = f"pending: {tiny.BOUNDS.name}: not carried over yet: python build.py bump 1.3.0"
+    assert wanted in capsys.readouterr().out
+
+
 def test_an_unknown_release_is_an_error_of_the_source(
     followed: Following, capsys: pytest.CaptureFixture[str]
 ) -> None:

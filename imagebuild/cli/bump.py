@@ -94,15 +94,16 @@ def run(arguments: argparse.Namespace, home: Project) -> int:
             bump.check_new(lock, choice.version)
         return _resume(arguments, home, lock, name, sources)
     wanted = Wanted(choice.version, arguments.source, arguments.history)
-    made = bump.prepare(home, lock, wanted, sources)
     folder: Path | None = None
     changed: tuple[str, ...] = ()
-    if not arguments.dry_run:
-        changed = bump.write(home, made, sources)
-        if made.pending:
-            written = upstream.load(home.upstream_lock)
-            folder, _ = pending.open_scratch(home, written, name, made.source, sources)
-    text = report.render(made, folder, _tests(arguments, home, made, sources))
+    with sources.cache.lock(f"bump-{name}", sources.progress, f"line {name}"):
+        made = bump.prepare(home, lock, wanted, sources)
+        if not arguments.dry_run:
+            changed = bump.write(home, made, sources)
+            if made.pending:
+                written = upstream.load(home.upstream_lock)
+                folder, _ = pending.open_scratch(home, written, name, made.source, sources)
+        text = report.render(made, folder, _tests(arguments, home, made, sources))
     if arguments.report is not None:
         files.write_atomic(arguments.report, text.encode())
     facts = _facts(made, folder, text) | {"written": list(changed)}
