@@ -153,6 +153,7 @@ def is_tree_path(path: str) -> bool:
     parts = PurePosixPath(path).parts
     return (
         bool(parts)
+        and all(part == part.strip() for part in parts)
         and str(PurePosixPath(path)) == path
         and not (path.startswith("/") or ".." in parts or "\\" in path or not path.isprintable())
         and not any(part.lower() == ".git" for part in parts)
