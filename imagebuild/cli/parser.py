@@ -18,6 +18,7 @@ COMMANDS = {
     "build": "build",
     "check": "check",
     "show": "show",
+    "checkpoint": "checkpoint",
     "verify": "verify",
     "lock": "lock",
     "edit": "edit",
@@ -137,6 +138,19 @@ def make_parser() -> argparse.ArgumentParser:
     show.add_argument(
         "--markdown", action="store_true", help="print docs/patches.md, the page of all lines"
     )
+
+    checkpoint = _add(
+        commands,
+        "checkpoint",
+        "say what stock and patched vLLM make of a quantized checkpoint",
+        "Reads config.json and the headers of the safetensors files only, from a folder or the\n"
+        "Hugging Face hub (pip install -e '.[hub]'). Needs neither torch nor vLLM.",
+    )
+    checkpoint.add_argument(
+        "checkpoint", metavar="PATH|OWNER/NAME", help="a folder, or a repository of the hub"
+    )
+    checkpoint.add_argument("--revision", help="branch, tag or commit; default: main")
+    checkpoint.add_argument("--line", help="release line, such as v0.33.0; default: the lock's")
 
     verify = _add(
         commands,

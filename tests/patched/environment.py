@@ -305,10 +305,10 @@ def main(arguments: list[str] | None = None) -> int:
             site = overlay(environment, chosen.tree.absolute(), chosen.site.absolute())
             names = ("PYTHONPATH", "VLLM_TARGET_DEVICE", "VLLM_SM120_TREE", "HF_HUB_OFFLINE")
             for name in names:
-                print(f"export {name}={site.environ()[name]}")  # noqa: T201
-        print(f"# interpreter: {environment.python}")  # noqa: T201
+                print(f"export {name}={site.environ()[name]}")
+        print(f"# interpreter: {environment.python}")
     except CpuEnvironmentError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
 

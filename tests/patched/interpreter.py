@@ -4,7 +4,6 @@ vLLM drops Triton on its CPU platform. It keeps it where it finds no platform an
 so such a process is set up here, before vLLM is imported.
 """
 # mypy: disable-error-code="import-not-found"
-# ruff: noqa: ANN401  (Triton has no types)
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def enable() -> None:
 
 def _accept_integer_masks() -> None:
     """Mend a fault of Triton 3.9's interpreter: `&` of a scalar and a block gives integer masks."""
-    from triton.runtime.interpreter import (  # noqa: PLC0415  (only after the environment is set)
+    from triton.runtime.interpreter import (
         InterpreterBuilder,
         TensorHandle,
     )

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from tests.patched.environment import Site
 
 ROOT = Path(__file__).parents[2]
-# What pytest writes of a test that failed by its own assertion.
-_ASSERTION = re.compile(r"^(AssertionError|assert )")
+# What pytest writes of a test that did not get as far as what it is about.
+_NEVER_RAN = re.compile(
+    r"^(ImportError|ModuleNotFoundError|NameError|SyntaxError)\b"
+    r"|^AttributeError: (module|<module|type object) .* has no attribute"
+)
 
 Outcome = Literal["passed", "failed", "error", "skipped"]
 
@@ -31,7 +34,8 @@ class Result:
 
     Attributes:
         node: its node id, with its parameters.
-        outcome: `failed` is a failed assertion; any other exception, wherever raised, is `error`.
+        outcome: `failed` is a failed assertion, or what the code under test raised; what kept the
+            test from reaching that code, such as a failed import or fixture, is an `error`.
         message: the first line of the reason.
         properties: what the test recorded.
     """
@@ -59,7 +63,7 @@ def _result(case: ET.Element) -> Result:
             continue
         message = child.get("message", "")
         outcome: Outcome = "skipped" if tag == "skipped" else "error"
-        if tag == "failure" and _ASSERTION.match(message):
+        if tag == "failure" and not _NEVER_RAN.match(message):
             outcome = "failed"
         return Result(node, outcome, message, properties)
     return Result(node, "passed", "", properties)
@@ -70,12 +74,12 @@ def parse(report: bytes) -> list[Result]:
     return [_result(case) for case in ET.fromstring(report).iter("testcase")]  # noqa: S314
 
 
-def run(site: Site, test_files: Sequence[str], limit_s: int) -> list[Result]:
-    """Run test files in one process of their own, with `site` as vLLM.
+def run(site: Site, tests: Sequence[str], limit_s: int) -> list[Result]:
+    """Run tests in one process of their own, with `site` as vLLM.
 
     Args:
         site: the tree.
-        test_files: paths from the project's root.
+        tests: paths from the project's root, or node ids.
         limit_s: after so many seconds the process and all that it started are killed.
 
     Raises:
@@ -86,7 +90,7 @@ def run(site: Site, test_files: Sequence[str], limit_s: int) -> list[Result]:
         command = [
             str(site.environment.python), "-m", "pytest", "-q", "-c", "tests/patched/pytest.ini",
             "--rootdir", str(ROOT), "-o", "junit_family=xunit1", f"--junit-xml={report}",
-            *test_files,
+            *tests,
         ]  # fmt: skip
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -105,5 +109,5 @@ def run(site: Site, test_files: Sequence[str], limit_s: int) -> list[Result]:
                 process.wait()
         if not report.is_file():
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-            raise RunFailedError(f"{' '.join(test_files)}: {why}\n{tail}")
+            raise RunFailedError(f"{' '.join(tests)}: {why}\n{tail}")
         return parse(report.read_bytes())

@@ -17,26 +17,26 @@ from tests.patched.states import BAD_COUNTS, COLUMNS, REQUESTS, VICTIM, Seen, as
 
 interpreter.enable()
 
-from vllm.model_executor.layers.mamba.mamba_utils import (  # noqa: E402
+from vllm.model_executor.layers.mamba.mamba_utils import (
     get_conv_copy_spec,
     get_temporal_copy_spec,
 )
-from vllm.model_executor.layers.mamba.ops.causal_conv1d import causal_conv1d_update  # noqa: E402
-from vllm.model_executor.layers.mamba.ops.mamba_ssm import (  # noqa: E402
+from vllm.model_executor.layers.mamba.ops.causal_conv1d import causal_conv1d_update
+from vllm.model_executor.layers.mamba.ops.mamba_ssm import (
     override_ssm_config,
     selective_state_update,
 )
-from vllm.third_party.flash_linear_attention.ops import fused_recurrent  # noqa: E402
-from vllm.third_party.flash_linear_attention.ops.fused_sigmoid_gating import (  # noqa: E402
+from vllm.third_party.flash_linear_attention.ops import fused_recurrent
+from vllm.third_party.flash_linear_attention.ops.fused_sigmoid_gating import (
     fused_sigmoid_gating_delta_rule_update,
 )
-from vllm.third_party.flash_linear_attention.ops.kda import fused_recurrent_kda_fwd  # noqa: E402
-from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, MambaSpec  # noqa: E402
-from vllm.v1.utils import CpuGpuBuffer  # noqa: E402
-from vllm.v1.worker import mamba_utils  # noqa: E402
-from vllm.v1.worker.gpu.model_states import mamba_hybrid  # noqa: E402
+from vllm.third_party.flash_linear_attention.ops.kda import fused_recurrent_kda_fwd
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, MambaSpec
+from vllm.v1.utils import CpuGpuBuffer
+from vllm.v1.worker import mamba_utils
+from vllm.v1.worker.gpu.model_states import mamba_hybrid
 
-from tests.patched import triton_builtins  # noqa: E402
+from tests.patched import triton_builtins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

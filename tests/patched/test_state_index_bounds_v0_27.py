@@ -12,7 +12,7 @@ from tests.patched.states import REQUESTS, Seen, assert_isolated
 
 interpreter.enable()
 
-from vllm.model_executor.layers.mamba.ops.causal_conv1d import causal_conv1d_update  # noqa: E402
+from vllm.model_executor.layers.mamba.ops.causal_conv1d import causal_conv1d_update
 
 if TYPE_CHECKING:
     from tests.patched.states import Record

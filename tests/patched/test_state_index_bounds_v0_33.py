@@ -12,13 +12,13 @@ from tests.patched.states import COLUMNS, REQUESTS, VICTIM, Seen, assert_isolate
 
 interpreter.enable()
 
-from vllm.third_party.flash_linear_attention.ops import (  # noqa: E402
+from vllm.third_party.flash_linear_attention.ops import (
     fused_gdn_decode_post_conv_mtp as post_conv,
 )
-from vllm.v1.attention.backends.utils import mamba_get_block_table_tensor  # noqa: E402
-from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, MambaSpec  # noqa: E402
-from vllm.v1.utils import CpuGpuBuffer  # noqa: E402
-from vllm.v1.worker import mamba_utils  # noqa: E402
+from vllm.v1.attention.backends.utils import mamba_get_block_table_tensor
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, MambaSpec
+from vllm.v1.utils import CpuGpuBuffer
+from vllm.v1.worker import mamba_utils
 
 if TYPE_CHECKING:
     from collections.abc import Callable
