@@ -9,7 +9,7 @@ for byte what was read.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,10 +52,13 @@ class Exported:
     Attributes:
         patches: each patch's mail by its name, in order.
         overlay: each overlay file by its path in the tree.
+        overlay_changes: what was done to overlay files since `create`, by path: the new content, or
+            None for a file that was taken out.
     """
 
     patches: dict[str, bytes]
     overlay: dict[str, bytes]
+    overlay_changes: dict[str, bytes | None] = field(default_factory=dict)
 
     def series(self, previous: bytes) -> bytes:
         """Return the series file: the previous one if the order is the same, else a new one."""
@@ -145,6 +148,7 @@ def create(folder: Path, series: Series, tree: Tree, *, whole: bool) -> Git:
         with files.storing(folder):
             write(folder, series.overlay.items())
         commit_all(git, OVERLAY)
+        git.run("tag", "overlay")
     for patch in series.patches:
         try:
             git.run(*_AM, data=patch.text.data)
@@ -308,7 +312,9 @@ def export(folder: Path, series: Series) -> Exported:
                 f"overlay/{series.line}/ and name them in the metadata)"
             )
             raise
-    return Exported(patches, overlay)
+    read = _overlay(git, "overlay") if git.text("tag", "--list", "overlay") else {}
+    changes = {p: overlay.get(p) for p in {*overlay, *read} if overlay.get(p) != read.get(p)}
+    return Exported(patches, overlay, changes)
 
 
 def check_metadata(exported: Exported, patches: Path) -> None:

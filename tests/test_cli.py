@@ -34,7 +34,7 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_help_names_every_command_and_where_exit_codes_stand() -> None:
     text = _run("--help").stdout
-    assert all(re.search(rf"^    {name} ", text, re.MULTILINE) for name in COMMANDS)
+    assert all(re.search(rf"^    {name}\b", text, re.MULTILINE) for name in COMMANDS)
     assert "docs/exit-codes.md" in text
 
 

@@ -195,6 +195,42 @@ def test_a_new_commit_needs_its_metadata_before_anything_is_written(
     assert command.json("check")["lines"][0]["patches"][-1]["name"] == "say-more-of-the-version"
 
 
+def test_export_leaves_overlay_files_alone_that_the_scratch_repository_did_not_change(
+    command: Command, tiny: Tiny, tmp_path: Path
+) -> None:
+    scratch = tmp_path / "scratch"
+    command.ok("edit", LINE, "--dir", str(scratch))
+    meanwhile = tiny.project.overlay(LINE) / "vllm" / "v1" / "meanwhile.py"
+    meanwhile.write_bytes(b"x = 1\n")
+    path = tiny.project.patches(LINE) / "clear-null-block.toml"
+    path.write_bytes(tinies.metadata("clear-null-block", overlay=["vllm/v1/meanwhile.py"]))
+    file = scratch / KERNELS
+    file.write_bytes(file.read_bytes().replace(b"range(1, len(states))", b"range(2, len(states))"))
+    Git(scratch).run("commit", "--quiet", "--all", "--amend", "--no-edit")
+    command.ok("export", LINE, "--dir", str(scratch))
+    assert meanwhile.read_bytes() == b"x = 1\n"
+    command.ok("check")
+
+
+def test_export_takes_out_an_overlay_file_that_the_overlay_commit_lost(
+    command: Command, tiny: Tiny, tmp_path: Path
+) -> None:
+    scratch = tmp_path / "scratch"
+    command.ok("edit", LINE, "--dir", str(scratch))
+    git = Git(scratch)
+    first = git.text("rev-list", "--reverse", "upstream..HEAD").split()[0]
+    rest = git.text("rev-list", "--reverse", f"{first}..HEAD").split()
+    git.run("reset", "--quiet", "--hard", "upstream")
+    git.run("commit", "--quiet", "--allow-empty", "-m", "Overlay files")
+    git.run("cherry-pick", *rest)
+    (tiny.project.patches(LINE) / "kv-scale-warning.toml").write_bytes(
+        tinies.metadata("kv-scale-warning")
+    )
+    command.ok("export", LINE, "--dir", str(scratch))
+    assert not (tiny.project.overlay(LINE) / tinies.REPORT).exists()
+    command.ok("check")
+
+
 def test_edit_does_not_overwrite_a_scratch_repository(command: Command, tmp_path: Path) -> None:
     scratch = str(tmp_path / "scratch")
     command.ok("edit", LINE, "--dir", scratch)

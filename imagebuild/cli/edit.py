@@ -43,12 +43,8 @@ def _differences(exported: Exported, old: Series) -> list[str]:
     reordered = [n for n in exported.patches if n in known] != [
         n for n in known if n in exported.patches
     ]
-    overlay = [
-        path
-        for path in sorted({*exported.overlay, *old.overlay})
-        if exported.overlay.get(path) != old.overlay.get(path)
-    ]
-    return [*changed, *gone, *(["series"] if reordered else []), *overlay]
+    order = ["series"] if reordered else []
+    return [*changed, *gone, *order, *sorted(exported.overlay_changes)]
 
 
 def _write(exported: Exported, old: Series, home: Project) -> None:
@@ -56,17 +52,18 @@ def _write(exported: Exported, old: Series, home: Project) -> None:
     previous = schema.read_bytes(folder / "series", "the series")
     for name, data in exported.patches.items():
         files.write_atomic(folder / f"{name}.patch", data)
-    for path, data in exported.overlay.items():
-        files.write_atomic(home.overlay(old.line) / path, data)
+    for path, data in exported.overlay_changes.items():
+        target = home.overlay(old.line) / path
+        if data is None:
+            target.unlink(missing_ok=True)
+        else:
+            files.write_atomic(target, data)
     listed = pending.finished(exported.series(previous), tuple(exported.patches))
     files.write_atomic(folder / "series", listed)
     for patch in old.patches:
         if patch.name not in exported.patches:
             for suffix in (".patch", ".toml"):
                 (folder / f"{patch.name}{suffix}").unlink()
-    for path in old.overlay:
-        if path not in exported.overlay:
-            (home.overlay(old.line) / path).unlink()
 
 
 def _relock(home: Project, name: str, line: Line, sources: Sources) -> None:

