@@ -52,12 +52,12 @@ def _write(exported: Exported, old: Series, home: Project) -> None:
     previous = schema.read_bytes(folder / "series", "the series")
     for name, data in exported.patches.items():
         files.write_atomic(folder / f"{name}.patch", data)
-    for path, data in exported.overlay_changes.items():
+    for path, content in exported.overlay_changes.items():
         target = home.overlay(old.line) / path
-        if data is None:
+        if content is None:
             target.unlink(missing_ok=True)
         else:
-            files.write_atomic(target, data)
+            files.write_atomic(target, content)
     listed = pending.finished(exported.series(previous), tuple(exported.patches))
     files.write_atomic(folder / "series", listed)
     for patch in old.patches:

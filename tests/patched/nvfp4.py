@@ -3,7 +3,6 @@
 Independent of vLLM: every number comes from a table or a formula, one element at a time.
 """
 # mypy: disable-error-code="import-not-found"
-# ruff: noqa: ANN401  (vLLM's modules)
 
 from __future__ import annotations
 

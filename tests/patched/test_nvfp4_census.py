@@ -1,6 +1,6 @@
 """The census: shapes from a checkpoint's headers, steps from times, a table that can be used."""
 
-# ruff: noqa: ANN401, ARG001  (stand-ins for vLLM's classes)
+# ruff: noqa: ARG001  (stand-ins for vLLM's classes)
 from __future__ import annotations
 
 import json

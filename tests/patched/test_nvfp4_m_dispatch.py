@@ -3,7 +3,7 @@
 The GEMMs are stubs that count their calls; everything else is vLLM's.
 """
 
-# ruff: noqa: ANN401, ARG003, ARG005  (stand-ins for vLLM's classes)
+# ruff: noqa: ARG003, ARG005  (stand-ins for vLLM's classes)
 from __future__ import annotations
 
 import json

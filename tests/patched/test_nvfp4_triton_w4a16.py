@@ -3,7 +3,6 @@
 The interpreter truncates where a GPU rounds to BF16, so errors here are twice the GPU's.
 """
 
-# ruff: noqa: ANN401  (stand-ins for vLLM's classes)
 from __future__ import annotations
 
 import json
@@ -23,12 +22,12 @@ from tests.patched import interpreter, nvfp4
 
 interpreter.enable()
 
-from vllm.model_executor.kernels import linear  # noqa: E402
-from vllm.model_executor.layers.quantization.utils import (  # noqa: E402
+from vllm.model_executor.kernels import linear
+from vllm.model_executor.layers.quantization.utils import (
     nvfp4_emulation_utils,
     nvfp4_utils,
 )
-from vllm.platforms import PlatformEnum, current_platform  # noqa: E402
+from vllm.platforms import PlatformEnum, current_platform
 
 # Truncated to BF16, a number loses less than one unit in its last place, at most 2**-7 of it.
 TOLERANCE = 2.0**-7
