@@ -3,9 +3,10 @@
 usage: containers.py start DIR | stop DIR
 
 `start` installs what is missing: the distribution's runc and registry, and Docker, containerd,
-buildx, cosign and oras from a newer Debian suite, unpacked below DIR and nowhere else, since Debian 12's own Docker
-has no buildx. It prints the variables that the tests need, as lines for `eval`. `stop` ends what
-`start` started. There is no bridge network: a build that needs one says `--network=host`.
+buildx, cosign and oras from a newer Debian suite, unpacked below DIR and nowhere else, since Debian
+12's own Docker has no buildx. It prints the variables that the tests need, as lines for `eval`.
+`stop` ends what `start` started. There is no bridge network: a build that needs one says
+`--network=host`.
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@ from imagebuild.errors import ArchiveError
 from imagebuild.schema import ImageDigest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from imagebuild.digest import Sha256
     from imagebuild.upstream import Platform
 
@@ -130,6 +132,10 @@ class Config(TargetPlatform, frozen=True, rename=None, kw_only=True):
     history: tuple[History, ...] | None = None
     config: Settings | None = None
 
+    def bare(self) -> TargetPlatform:
+        """Return its platform alone."""
+        return TargetPlatform(os=self.os, architecture=self.architecture, variant=self.variant)
+
 
 def canonical(document: object) -> bytes:
     """Return a document as canonical JSON."""
@@ -210,6 +216,23 @@ def oci_layers(manifest: Manifest) -> tuple[Descriptor, ...]:
     return tuple(
         msgspec.structs.replace(layer, media_type=_LAYER_TYPES[layer.media_type], platform=None)
         for layer in manifest.layers
+    )
+
+
+def is_foreign(layer: Descriptor) -> bool:
+    """Return whether a layer is to be fetched from its own addresses, never pushed."""
+    return bool(layer.urls) and _LAYER_TYPES[layer.media_type].startswith(_FOREIGN)
+
+
+def index_over(entries: Sequence[Descriptor], annotations: Mapping[str, str]) -> bytes:
+    """Return the index over the images of several platforms, canonical."""
+    return canonical(
+        Index(
+            schema_version=2,
+            media_type=INDEX,
+            manifests=tuple(entries),
+            annotations=dict(annotations) or None,
+        )
     )
 
 

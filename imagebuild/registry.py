@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from imagebuild.docker_credentials import Credentials
 
-_ACCEPT = ", ".join((*INDEX_TYPES, *MANIFEST_TYPES))
+ACCEPT = ", ".join((*INDEX_TYPES, *MANIFEST_TYPES))
 _CHUNK = 1 << 20
 _OK, _PARTIAL = 200, 206
 
@@ -156,7 +156,7 @@ class Registry:
             ArchiveError: if they are absurdly many.
         """
         data = b""
-        for chunk in self._stream(f"manifests/{reference}", _ACCEPT):
+        for chunk in self._stream(f"manifests/{reference}", ACCEPT):
             data += chunk
             if len(data) > MAX_DOCUMENT:
                 where = f"{self.repository}, {reference}"

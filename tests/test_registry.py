@@ -20,6 +20,7 @@ from imagebuild.registry import Registry
 from imagebuild.transport import Patience
 from tests.support.artifacts import AMD64, ARM64
 from tests.support.baseimage import BaseImage, load
+from tests.support.real_registry import RealRegistry
 from tests.support.scripted_registry import Answer, Request, ScriptedRegistry
 
 if TYPE_CHECKING:
@@ -349,24 +350,8 @@ def test_credentials_do_not_print() -> None:
 @pytest.fixture
 def real(tmp_path: Path) -> Iterator[str]:
     """The distribution project's own registry, on a free port of loopback."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    storage = {"filesystem": {"rootdirectory": str(tmp_path / "registry")}}
-    config = {"version": 0.1, "storage": storage, "http": {"addr": f"127.0.0.1:{port}"}}
-    (tmp_path / "registry.yml").write_text(json.dumps(config))
-    log = (tmp_path / "registry.log").open("wb")
-    command = ["docker-registry", "serve", str(tmp_path / "registry.yml")]
-    with log, subprocess.Popen(command, stdout=log, stderr=log) as process:
-        try:
-            for _ in range(100):
-                with socket.socket() as probe:
-                    if probe.connect_ex(("127.0.0.1", port)) == 0:
-                        break
-                time.sleep(0.1)
-            yield f"127.0.0.1:{port}"
-        finally:
-            process.terminate()
+    with RealRegistry(tmp_path / "registry") as registry:
+        yield registry.host
 
 
 def push(base: BaseImage, host: str) -> str:

@@ -70,9 +70,10 @@ def _add_build(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     build.add_argument(
         "--platform",
+        action="append",
         choices=PLATFORMS,
-        default=PLATFORMS[0],
-        help="default: %(default)s",
+        help="may be given several times: then the images stand behind one index, too; "
+        f"default: {PLATFORMS[0]}",
     )
     build.add_argument(
         "--source",
@@ -92,7 +93,18 @@ def _add_build(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="an OCI layout that holds the official image, instead of the registry",
     )
     build.add_argument(
-        "--export", action="store_true", help="image: copy the base's layers into the layout, too"
+        "--export",
+        nargs="?",
+        const="layout",
+        choices=("layout", "archive"),
+        help="image: whole, with the base's layers: as an OCI layout (the default), or as one file "
+        "that `docker load`, skopeo and podman read",
+    )
+    build.add_argument(
+        "--push",
+        metavar="REF",
+        help="image: push it to REGISTRY/NAME[:TAG]; only what is not there yet is sent, and the "
+        "tag is set when all of it is there; default tag: the version",
     )
     build.add_argument("--offline", action="store_true", help="use the cache only, no network")
     build.add_argument(
