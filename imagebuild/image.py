@@ -84,17 +84,22 @@ def index_of(images: Sequence[Image]) -> bytes:
 
     Its annotations are those that all of them have.
     """
-    ordered = sorted(images, key=lambda image: str(image.platform))
+    return index_of_manifests([(image.manifest, image.platform) for image in images])
+
+
+def index_of_manifests(found: Sequence[tuple[bytes, TargetPlatform]]) -> bytes:
+    """Return the index over manifests; as `index_of`."""
+    ordered = sorted(found, key=lambda entry: str(entry[1]))
     entries = [
         Descriptor(
             media_type=MANIFEST,
-            digest=f"sha256:{image.digest}",
-            size=len(image.manifest),
-            platform=image.platform,
+            digest=f"sha256:{sha256_bytes(data)}",
+            size=len(data),
+            platform=platform,
         )
-        for image in ordered
+        for data, platform in ordered
     ]
-    return index_over(entries, shared_annotations([image.manifest for image in ordered]))
+    return index_over(entries, shared_annotations([data for data, _ in ordered]))
 
 
 def shared_annotations(manifests: Sequence[bytes]) -> dict[str, str]:

@@ -193,6 +193,15 @@ def parse_manifest(data: bytes, where: str) -> Manifest | Index:
     return manifest
 
 
+def parse_image_config(data: bytes, where: str) -> Config:
+    """Return the checked part of a config that has no manifest.
+
+    Raises:
+        ArchiveError: if it is no config.
+    """
+    return _convert(parse_json(data, where), Config, where)
+
+
 def parse_config(data: bytes, manifest: Manifest, where: str) -> tuple[dict[str, Any], Config]:
     """Return an image config, whole and its checked part.
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 LAYOUT = f"{OWN}layout"
 Kind = Literal["overlay-only", "complete"]
-_VERSION = {"imageLayoutVersion": "1.0.0"}
+VERSION = {"imageLayoutVersion": "1.0.0"}
 _CHUNK = 1 << 20
 
 
@@ -70,8 +70,8 @@ class LayoutSource:
             ArchiveError: if the folder is no OCI layout.
         """
         marker = parse_json(self._small("oci-layout"), f"{self.root}/oci-layout")
-        if marker != _VERSION:
-            raise damaged("not an OCI layout", f"{self.root}/oci-layout", _VERSION, marker)
+        if marker != VERSION:
+            raise damaged("not an OCI layout", f"{self.root}/oci-layout", VERSION, marker)
         where = f"{self.root}/index.json"
         index = parse_manifest(self._small("index.json"), where)
         if not isinstance(index, Index):
@@ -198,12 +198,12 @@ def write_layout(
     index = Index(
         schema_version=2, media_type=INDEX, manifests=(named,), annotations={LAYOUT: kind}
     )
-    with storing(dest), _replacing(dest) as folder:
+    with storing(dest), replacing(dest) as folder:
         for digest, data in blobs.items():
-            _write(folder, f"blobs/sha256/{digest}", iter((data,)))
+            write_blob(folder, f"blobs/sha256/{digest}", iter((data,)))
         _layers(folder, images, export, progress)
-        _write(folder, "oci-layout", iter((canonical(_VERSION),)))
-        _write(folder, "index.json", iter((canonical(index),)))
+        write_blob(folder, "oci-layout", iter((canonical(VERSION),)))
+        write_blob(folder, "index.json", iter((canonical(index),)))
     return Layout(dest, top.sha256, kind)
 
 
@@ -240,14 +240,14 @@ def _layers(
     for image in images:
         ours = image.layer
         with progress.step("pack", ours.path.name, ours.size) as done:
-            _write(folder, f"blobs/sha256/{ours.digest}", ours.read())
+            write_blob(folder, f"blobs/sha256/{ours.digest}", ours.read())
             done(ours.size)
         for layer in image.base_layers if export is not None else ():
             name = f"blobs/sha256/{layer.sha256}"
             if export is None or (folder / name).exists():
                 continue
             with progress.step("pack", layer.digest[:19], layer.size) as done:
-                _write(folder, name, export.blob(layer.sha256, layer.size))
+                write_blob(folder, name, export.blob(layer.sha256, layer.size))
                 done(layer.size)
 
 
@@ -260,7 +260,8 @@ def _descriptor(data: bytes, media_type: str, image: Image | None) -> Descriptor
     )
 
 
-def _write(folder: Path, name: str, chunks: Iterator[bytes]) -> None:
+def write_blob(folder: Path, name: str, chunks: Iterator[bytes]) -> None:
+    """Write one file of a layout; raises what `chunks` raises."""
     path = folder / name
     with path.open("wb") as file:
         for chunk in chunks:
@@ -271,8 +272,8 @@ def _write(folder: Path, name: str, chunks: Iterator[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def _replacing(dest: Path) -> Iterator[Path]:
-    """Give a new folder that takes `dest`'s name at the end, whatever the umask."""
+def replacing(dest: Path) -> Iterator[Path]:
+    """Give a new layout's folder that takes `dest`'s name at the end, whatever the umask."""
     dest.parent.mkdir(parents=True, exist_ok=True)
     for leftover in dest.parent.glob(f".{dest.name}.*.tmp"):
         shutil.rmtree(leftover, ignore_errors=True)

@@ -7,6 +7,7 @@ say, the blob starts anew: the registry compares the whole with the digest in an
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -164,12 +165,16 @@ class Writer:
             return self._location(answer, url), min(max(CHUNK, wanted), _MAX_CHUNK)
 
     def _location(self, answer: requests.Response, url: str) -> str:
-        location = answer.headers.get("Location")
-        if not location:
-            raise self.connection.failure(
-                "the registry takes a blob and does not say where", url, "a Location", "none"
-            )
-        return urljoin(answer.url or url, location)
+        location = answer.headers.get("Location", "")
+        with contextlib.suppress(ValueError):
+            if location:
+                return urljoin(answer.url or url, location)
+        raise self.connection.failure(
+            "the registry takes a blob and does not say where",
+            url,
+            "a Location",
+            location or "none",
+        )
 
     def _upload(
         self,

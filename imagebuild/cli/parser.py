@@ -19,6 +19,7 @@ COMMANDS = {
     "check": "check",
     "show": "show",
     "verify": "verify",
+    "pull": "pull",
     "lock": "lock",
     "edit": "edit",
     "export": "edit",
@@ -114,6 +115,15 @@ def _add_build(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
 
 
+def _add_comparison(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what an artifact is compared with."""
+    parser.add_argument(
+        "--base", type=Path, metavar="LAYOUT", help="an OCI layout that holds the official image"
+    )
+    parser.add_argument("--line", help="default: the line whose version the artifact has")
+    parser.add_argument("--offline", action="store_true", help="use the cache only, no network")
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
     parser = argparse.ArgumentParser(
@@ -153,15 +163,38 @@ def make_parser() -> argparse.ArgumentParser:
     verify = _add(
         commands,
         "verify",
-        "compare a wheel or an OCI layout with the locks, file by file",
+        "compare a wheel or an image with the locks, file by file",
         "Trusts no label and no file name: everything that can be computed is computed.",
     )
-    verify.add_argument("path", type=Path, help="a .whl file, or the folder of an OCI layout")
     verify.add_argument(
-        "--base", type=Path, metavar="LAYOUT", help="an OCI layout that holds the official image"
+        "subject",
+        metavar="WHAT",
+        help="a .whl file; an image: the folder of an OCI layout, an archive of one (also of "
+        "`docker save`), docker-daemon:NAME, or REGISTRY/NAME@sha256:DIGEST",
     )
-    verify.add_argument("--line", help="default: the line whose version the artifact has")
-    verify.add_argument("--offline", action="store_true", help="use the cache only, no network")
+    verify.add_argument(
+        "--manifests-only",
+        action="store_true",
+        help="do not read the base's layers from the registry (some 10 GB)",
+    )
+    _add_comparison(verify)
+
+    pull = _add(
+        commands,
+        "pull",
+        "fetch an image from a registry, if it is what the locks say",
+        "Verified first: nothing of a wrong image is written. A tag is resolved once, and the\n"
+        "digest counts from there on.",
+    )
+    pull.add_argument("ref", metavar="REF", help="REGISTRY/NAME:TAG or REGISTRY/NAME@sha256:DIGEST")
+    into = pull.add_mutually_exclusive_group()
+    into.add_argument(
+        "--to", type=Path, metavar="DIR", help="an OCI layout; default: dist/pulled-DIGEST"
+    )
+    into.add_argument(
+        "--load", action="store_true", help="into the running Docker, by `docker pull`"
+    )
+    _add_comparison(pull)
 
     lock = _add(
         commands,
