@@ -21,6 +21,7 @@ from imagebuild.errors import (
     UsageError,
 )
 from imagebuild.outputs import WRITERS, describe
+from imagebuild.project import BUILDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,6 +58,7 @@ class Request:
         dist: the folder of artifacts.
         base: an OCI layout with the official image, instead of the registry.
         export: in which form an image with the base's layers is written; None for none.
+        builder_id: who builds, as a URI, for the provenance.
         wait: whether to wait for another build in the same folder.
     """
 
@@ -67,6 +69,7 @@ class Request:
     dist: Path
     base: Path | None = None
     export: Export | None = None
+    builder_id: str = BUILDER
     wait: bool = True
 
     @property
@@ -88,7 +91,7 @@ class Row:
         platform: for which platform; None if for all.
     """
 
-    target: Target | Literal["index", "archive"]
+    target: Target | Literal["index", "archive", "attestations"]
     seconds: float
     output: Output | None = None
     unchanged: bool = False
@@ -265,7 +268,7 @@ def run(build: Build) -> list[Row]:
     Raises:
         BuildError: if a target that was named cannot be made, or the inputs are not right.
     """
-    from imagebuild import shipment  # noqa: PLC0415  (it builds on this module)
+    from imagebuild import attest, shipment  # noqa: PLC0415  (they build on this module)
 
     request = build.request
     with holding(request.dist, build.progress, wait=request.wait):
@@ -280,6 +283,7 @@ def run(build: Build) -> list[Row]:
             if target != "tree" or platform == request.platforms[0]
         ]
         rows += shipment.finish(build, known, rows)
+        rows += attest.write(build, known, rows)
         document = describe(build, [row.output for row in rows if row.output is not None])
         files.write_atomic(request.dist / release.NAME, release.dump(document))
     return rows

@@ -139,6 +139,7 @@ def _copy(chunks: Iterator[bytes], size: int, write: Callable[[bytes], object]) 
     if length != size:
         raise ChecksumError(
             "a blob has another size than its manifest says",
+            file="the base image",
             expected=f"{size} bytes",
             found=f"{length} bytes",
             next_command="the same command again",

@@ -80,6 +80,7 @@ class Descriptor(Document, frozen=True, kw_only=True):
     platform: TargetPlatform | None = None
     annotations: dict[str, str] | None = None
     urls: tuple[str, ...] | None = None
+    artifact_type: str | None = None
 
     @property
     def sha256(self) -> Sha256:
@@ -193,13 +194,13 @@ def parse_manifest(data: bytes, where: str) -> Manifest | Index:
     return manifest
 
 
-def parse_image_config(data: bytes, where: str) -> Config:
-    """Return the checked part of a config that has no manifest.
+def parse_as(data: bytes, kind: type[T], where: str) -> T:
+    """Return a document of a known kind.
 
     Raises:
-        ArchiveError: if it is no config.
+        ArchiveError: if it is none.
     """
-    return _convert(parse_json(data, where), Config, where)
+    return _convert(parse_json(data, where), kind, where)
 
 
 def parse_config(data: bytes, manifest: Manifest, where: str) -> tuple[dict[str, Any], Config]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 APP = "vllm-sm120"
 SOURCE = "https://github.com/vllm-sm120/vllm-sm120"
+BUILDER = f"{SOURCE}/blob/main/build.py"
 CACHE_VARIABLE = "VLLM_SM120_CACHE"
 
 

@@ -33,12 +33,16 @@ class Pushed:
         platforms: the digest of each platform's image.
         traffic: what it has cost.
         replaced: what the tag meant before, if that was something else.
+        attached: the digests of provenance and SBOMs, by platform and kind.
+        signed: whether a signature was made for each of them.
     """
 
     reference: Reference
     platforms: dict[str, Sha256]
     traffic: Traffic
     replaced: Sha256 | None = None
+    attached: dict[str, Sha256] = field(default_factory=dict)
+    signed: bool = False
 
 
 @dataclass

@@ -113,6 +113,23 @@ class ArchiveOutput(Part, frozen=True, tag_field="kind", tag="archive"):
     manifests: dict[Platform, ImageDigest]
 
 
+class AttestationOutput(Part, frozen=True, tag_field="kind", tag="attestations"):
+    """What is said of a wheel or an image: provenance and SBOM.
+
+    Attributes:
+        subject: the digest of the wheel, or of the image's manifest.
+        platform: its platform.
+        provenance: an in-toto statement with SLSA provenance.
+        spdx, cyclonedx: the SBOM in two forms.
+    """
+
+    subject: ImageDigest
+    platform: Platform
+    provenance: NamedFile
+    spdx: NamedFile
+    cyclonedx: NamedFile
+
+
 class TreeOutput(Part, frozen=True, tag_field="kind", tag="tree"):
     """The patched source tree; `files` are those that differ from upstream's."""
 
@@ -120,7 +137,15 @@ class TreeOutput(Part, frozen=True, tag_field="kind", tag="tree"):
     files: tuple[NamedFile, ...]
 
 
-Output = WheelOutput | LayerOutput | ImageOutput | IndexOutput | ArchiveOutput | TreeOutput
+Output = (
+    WheelOutput
+    | LayerOutput
+    | ImageOutput
+    | IndexOutput
+    | ArchiveOutput
+    | AttestationOutput
+    | TreeOutput
+)
 
 
 class Upstream(Part, frozen=True, kw_only=True):

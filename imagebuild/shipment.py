@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from imagebuild import builder, release, state
+from imagebuild import attest, builder, release, state
 from imagebuild.digest import parse_sha256
 from imagebuild.outputs import image_folder, tag_of
 from imagebuild.reference import Reference, parse_reference
@@ -81,13 +82,20 @@ def _archive(build: Build, outputs: Sequence[release.ImageOutput]) -> Made:
     return release.archive_output(made, found), [dest]
 
 
-def push(build: Build, rows: Sequence[Row], ref: str) -> Pushed:
-    """Push the images that a build has made.
+def push(build: Build, rows: Sequence[Row], ref: str, key: str | None) -> Pushed:
+    """Push the images that a build has made, what is said of them, and signatures.
+
+    Args:
+        build: the build.
+        rows: what it has made.
+        ref: where to push to.
+        key: what to sign with; None for no signature.
 
     Raises:
         UsageError: if `ref` is no reference, or one by digest.
         RegistryError: if the registry does not take it all.
         BuildError: if a base's layer cannot be had.
+        TargetError: if cosign does not sign.
     """
     from imagebuild.image import index_of  # noqa: PLC0415  (kept out of start-up)
     from imagebuild.publish import Publisher  # noqa: PLC0415  (the same)
@@ -97,7 +105,14 @@ def push(build: Build, rows: Sequence[Row], ref: str) -> Pushed:
     repository = "" if build.line.image is None else build.line.image.repository
     source = build.sources.image(build.line, build.request.base)
     with Publisher(target(build, ref), source, repository, build.progress) as publisher:
-        return publisher.push(found, index_of(found) if len(found) > 1 else None)
+        pushed = publisher.push(found, index_of(found) if len(found) > 1 else None)
+        attached = attest.attach_all(build, publisher, rows, found)
+    if key is not None:
+        from imagebuild.signing import sign  # noqa: PLC0415  (only on this path)
+
+        digests = dict.fromkeys((pushed.reference.digest, *pushed.platforms.values()))
+        sign([f"{pushed.reference.repository}@sha256:{digest}" for digest in digests], key)
+    return replace(pushed, attached=attached, signed=key is not None)
 
 
 def target(build: Build, ref: str) -> Reference:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,9 @@ from imagebuild.errors import ArchiveError, BuildError, ChecksumError, LockError
 from imagebuild.image import index_of_manifests
 from imagebuild.image_facts import check_revision, facts_for, platform_of
 from imagebuild.labels import OCI
-from imagebuild.oci import INDEX_TYPES, parse_image_config
+from imagebuild.oci import INDEX_TYPES, Config, parse_as
 from imagebuild.ocilayout import LayoutSource
+from imagebuild.signing import Expected
 from imagebuild.verify import Report
 from imagebuild.verify_archive import (
     ArchiveSubject,
@@ -23,6 +24,7 @@ from imagebuild.verify_archive import (
     check_docker_archive,
     docker_documents,
 )
+from imagebuild.verify_attestations import check_attached, check_signature
 from imagebuild.verify_image import Entry, check_image, entries
 from imagebuild.verify_layout import LayoutSubject
 from imagebuild.verify_registry import RegistrySubject
@@ -50,12 +52,14 @@ class Verifier:
         sources: what is at hand from outside.
         line: the line's name; None for the one that an image says.
         base: an OCI layout with the official image, instead of its registry.
+        signer: who must have signed what stands in a registry.
     """
 
     project: Project
     sources: Sources
     line: str | None = None
     base: Path | None = None
+    signer: Expected = field(default_factory=Expected)
 
     def layout(self, path: Path) -> Report:
         """Return what an OCI layout holds."""
@@ -113,6 +117,8 @@ class Verifier:
             if not found:
                 report.bad("image", "one image or more", "none")
             self._index(report, subject, index, found)
+            if isinstance(subject, RegistrySubject):
+                check_signature(report, subject.label, self.signer)
         except (ArchiveError, ChecksumError, LockError) as error:
             report.bad("image", error.expected, f"{error.summary}: {error.found}")
         return report
@@ -141,6 +147,9 @@ class Verifier:
         check_image(report, subject.source, entry, facts)
         subject.check_layers(report, entry.manifest, self.sources.progress)
         check_revision(report, entry.labels.get(f"{OCI}revision"), self.project.revision())
+        if isinstance(subject, RegistrySubject):
+            digest = sha256_bytes(entry.data)
+            check_attached(report, subject.source, entry, digest, facts, self.project)
         return report
 
     def _index(self, report: Report, subject: Subject, index: Index, images: list[Entry]) -> None:
@@ -162,7 +171,7 @@ class Verifier:
             raise _no_docker(found.label, "nothing")
         report = Report(found.label)
         config, _ = docker_documents(found)
-        parsed = parse_image_config(found.content(config), found.label)
+        parsed = parse_as(found.content(config), Config, found.label)
         labels = (parsed.config.labels if parsed.config is not None else None) or {}
         platform = platform_of(parsed, found.label)
         facts = self.facts(labels, platform, found.label)

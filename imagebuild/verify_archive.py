@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 from imagebuild.digest import Sha256, parse_sha256, sha256_bytes
 from imagebuild.errors import ChecksumError
 from imagebuild.layer import Digests
-from imagebuild.oci import Index, damaged, parse_image_config, parse_manifest
+from imagebuild.oci import Config, Index, damaged, parse_as, parse_manifest
 from imagebuild.verify_image import check_labels, wanted_documents
 from imagebuild.verify_layer import MAX_LAYER, check_layer, check_tar
 
@@ -193,7 +193,7 @@ def check_docker_archive(report: Report, source: ImageArchive, facts: Facts) -> 
     """
     config, layers = docker_documents(source)
     document = source.content(config)
-    parsed = parse_image_config(document, f"{source.label}: {config}")
+    parsed = parse_as(document, Config, f"{source.label}: {config}")
     report.compare("platform", facts.platform, f"{parsed.os}/{parsed.architecture}")
     labels = (parsed.config.labels if parsed.config is not None else None) or {}
     check_labels(report, "labels", labels, facts.labels)

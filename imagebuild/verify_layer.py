@@ -87,7 +87,7 @@ def check_tar(
         BuildError: if the official wheel cannot be read.
     """
     try:
-        content = _files(tar)
+        content = layer_files(tar)
     except (ValueError, tarfile.TarError) as error:
         report.bad(_FORM, "such a tar", error)
         return
@@ -99,7 +99,12 @@ def check_tar(
     _check_content(report, content, facts)
 
 
-def _files(tar: bytes) -> dict[str, LayerFile]:
+def layer_files(tar: bytes) -> dict[str, LayerFile]:
+    """Return a layer's files, whiteouts included.
+
+    Raises:
+        ValueError, tarfile.TarError: if there is anything but folders and regular files.
+    """
     content: dict[str, LayerFile] = {}
     with tarfile.open(fileobj=io.BytesIO(tar), mode="r:") as archive:
         for entry in archive:

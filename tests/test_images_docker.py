@@ -220,6 +220,74 @@ def test_a_tampered_image_in_the_registry_is_red_everywhere(
     assert not out.exists()
 
 
+def test_what_is_said_of_an_image_is_attached_signed_and_checked(
+    shop: Shop, tmp_path: Path
+) -> None:
+    shop.command.extra["COSIGN_PASSWORD"] = tmp_path.name
+    for name in ("ours", "other"):
+        subprocess.run(
+            ["cosign", "generate-key-pair", f"--output-key-prefix={name}"],
+            cwd=tmp_path,
+            env=shop.command.environment,
+            capture_output=True,
+            check=True,
+        )
+    pushed = shop.push(*BOTH, "--sign", str(tmp_path / "ours.key"))
+    assert len(pushed["attached"]) == 6
+    assert pushed["signed"]
+    for digest in (pushed["digest"], *pushed["platforms"].values()):
+        ref = f"{shop.name}@{digest}"
+        verdicts = shop.verify(ref, "--key", str(tmp_path / "ours.pub"))
+        assert verdicts["signature"] == "ok"
+        assert "bad" not in verdicts.values()
+        assert shop.verify(ref, "--key", str(tmp_path / "other.pub"))["signature"] == "bad"
+        assert shop.verify(ref)["signature"] == "not checked"
+    ref = f"{shop.name}@{pushed['platforms']['linux/arm64']}"
+    verdicts = shop.verify(ref)
+    for name in ("provenance", "SPDX", "CycloneDX"):
+        assert verdicts[f"{name} of the image"] == "ok"
+    listed = json.loads(_run("oras", "discover", "--plain-http", "--format=json", ref))
+    kinds = sorted(entry["artifactType"] for entry in listed["referrers"])
+    assert {*kinds} >= {
+        "application/spdx+json",
+        "application/vnd.cyclonedx+json",
+        "application/vnd.in-toto+json",
+    }
+    assert len(kinds) == 4, "the fourth is the signature"
+    out = tmp_path / "pulled"
+    wrong = ("--key", str(tmp_path / "other.pub"))
+    assert shop.command.run("pull", ref, "--to", str(out), *wrong).returncode == 31
+    assert not out.exists()
+
+
+def test_a_forged_provenance_is_red(shop: Shop, tmp_path: Path) -> None:
+    pushed = shop.push()
+    made = shop.tiny.project.dist / f"image-{LINE}-linux-amd64.provenance.json"
+    forged = tmp_path / "forged.json"
+    forged.write_bytes(made.read_bytes().replace(b'"patches/v1.2.3/', b'"patches/v1.2.4/'))
+    assert forged.read_bytes() != made.read_bytes()
+    ref = f"{shop.name}@{pushed['digest']}"
+    _run(
+        *("oras", "attach", "--plain-http", "--disable-path-validation"),
+        *("--artifact-type=application/vnd.in-toto+json", ref),
+        f"{forged}:application/vnd.in-toto+json",
+    )
+    assert shop.verify(ref)["provenance of the image"] == "bad"
+
+
+def test_no_secret_is_in_what_is_published(shop: Shop) -> None:
+    secret = uuid.uuid4().hex
+    shop.command.extra["SOME_TOKEN"] = secret
+    done = shop.command.run("build", "--push", f"{shop.name}:test")
+    assert done.returncode == 0, done.stderr
+    home = str(shop.command.home).encode()
+    for path in shop.tiny.project.dist.rglob("*"):
+        data = path.read_bytes() if path.is_file() and path.name != ".build-state.json" else b""
+        assert secret.encode() not in data
+        assert home not in data, path
+    assert secret not in done.stdout + done.stderr
+
+
 def test_the_same_digest_comes_from_two_folders(shop: Shop, tmp_path: Path) -> None:
     one = shop.push()
     other = shop.command.json("build", "--push", f"{shop.name}:two", "--dist", str(tmp_path / "d"))

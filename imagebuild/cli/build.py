@@ -11,6 +11,7 @@ from imagebuild import builder, release, shipment, upstream
 from imagebuild.builder import Request, Row, Target
 from imagebuild.cli.live import reporter
 from imagebuild.cli.output import emit, size
+from imagebuild.errors import UsageError
 from imagebuild.sources import Sources
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from imagebuild.release import Output
     from imagebuild.upstream import Platform
 
-_INDENT = " " * 20
+_INDENT = " " * 23
 
 
 def _digest(output: Output) -> str:
@@ -30,6 +31,8 @@ def _digest(output: Output) -> str:
             return output.manifest
         case release.IndexOutput():
             return output.index
+        case release.AttestationOutput():
+            return f"on {output.subject}"
         case release.TreeOutput():
             return f"{len(output.files)} files differ from upstream's"
         case _:
@@ -42,20 +45,22 @@ def _where(output: Output) -> str:
             return f"{output.folder}/  {output.content}"
         case release.TreeOutput():
             return f"{output.folder}/"
+        case release.AttestationOutput():
+            return f"{output.provenance.name}, {output.spdx.name}, {output.cyclonedx.name}"
         case _:
             return f"{output.file}  {size(output.size)}"
 
 
 def _row(row: Row) -> list[str]:
     if row.left_out is not None:
-        reason = f"{row.target:<9} left out   {row.left_out.summary}"
+        reason = f"{row.target:<12} left out   {row.left_out.summary}"
         following = row.left_out.next_command
         return [reason, *([f"{_INDENT}next: {following}"] if following else [])]
     if row.output is None:
         return []
     took = "unchanged" if row.unchanged else f"{row.seconds:.1f} s"
     return [
-        f"{row.target:<9} {took:<10} {_digest(row.output)}",
+        f"{row.target:<12} {took:<10} {_digest(row.output)}",
         f"{_INDENT}{_where(row.output)}",
     ]
 
@@ -88,7 +93,9 @@ def _pushed(pushed: Pushed) -> str:
     traffic = pushed.traffic
     sent = f"{size(traffic.uploaded)} sent in {traffic.blobs} blobs"
     rest = f"{traffic.mounted} mounted, {traffic.present} there already"
-    return f"pushed    {pushed.reference}\n{_INDENT}{sent}, {rest}"
+    attached = f"{_INDENT}{len(pushed.attached)} documents attached"
+    attached += ", signed" if pushed.signed else ""
+    return f"pushed       {pushed.reference}\n{_INDENT}{sent}, {rest}\n{attached}"
 
 
 def run(arguments: argparse.Namespace, project: Project) -> int:
@@ -103,16 +110,29 @@ def run(arguments: argparse.Namespace, project: Project) -> int:
         dist=(arguments.dist or project.dist).absolute(),
         base=arguments.base,
         export=arguments.export,
+        builder_id=arguments.builder_id,
         wait=not arguments.no_wait,
     )
     sources = Sources.for_run(progress, offline=arguments.offline)
     build = builder.open_build(project, request, line, sources, progress)
+    if arguments.sign is not None and arguments.push is None:
+        raise UsageError(
+            "what is not pushed is not signed",
+            file="--sign",
+            expected="--push REF beside it",
+            found="no --push",
+            next_command="python build.py --push REF --sign KEY",
+        )
     if arguments.push is not None:
         shipment.target(build, arguments.push)  # a typing error is told before the work
     rows = builder.run(build)
-    pushed = None if arguments.push is None else shipment.push(build, rows, arguments.push)
+    pushed = (
+        None
+        if arguments.push is None
+        else shipment.push(build, rows, arguments.push, arguments.sign)
+    )
     head = f"{name}  {line.local_version}  {', '.join(request.platforms)}  in {request.dist}"
-    lines = [head, "artefact  time       digest", *(text for row in rows for text in _row(row))]
+    lines = [head, "artefact     time       digest", *(text for row in rows for text in _row(row))]
     lines += [] if pushed is None else [_pushed(pushed)]
     lines.append(f"{release.NAME} names every input and every output")
     facts: dict[str, Any] = {
@@ -126,6 +146,8 @@ def run(arguments: argparse.Namespace, project: Project) -> int:
             "digest": f"sha256:{pushed.reference.digest}",
             "platforms": {key: f"sha256:{value}" for key, value in pushed.platforms.items()},
             "replaced": pushed.replaced,
+            "attached": {key: f"sha256:{value}" for key, value in pushed.attached.items()},
+            "signed": pushed.signed,
             **asdict(pushed.traffic),
         }
     emit(arguments, "\n".join(lines), facts)

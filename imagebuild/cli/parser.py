@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagebuild.cli import following
+from imagebuild.project import BUILDER
 from imagebuild.upstream import PLATFORMS
 
 if TYPE_CHECKING:
@@ -107,6 +108,17 @@ def _add_build(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="image: push it to REGISTRY/NAME[:TAG]; only what is not there yet is sent, and the "
         "tag is set when all of it is there; default tag: the version",
     )
+    build.add_argument(
+        "--sign",
+        metavar="KEY",
+        help="sign what is pushed with cosign: a key's file, or `keyless` in a CI with an identity",
+    )
+    build.add_argument(
+        "--builder-id",
+        metavar="URI",
+        default=BUILDER,
+        help="who builds, for the provenance (default: %(default)s)",
+    )
     build.add_argument("--offline", action="store_true", help="use the cache only, no network")
     build.add_argument(
         "--no-wait",
@@ -122,6 +134,13 @@ def _add_comparison(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--line", help="default: the line whose version the artifact has")
     parser.add_argument("--offline", action="store_true", help="use the cache only, no network")
+
+
+def _add_signer(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say who must have signed an image in a registry."""
+    parser.add_argument("--key", type=Path, metavar="FILE", help="the signer's public key (cosign)")
+    parser.add_argument("--identity", help="of a keyless signature: the certificate's identity")
+    parser.add_argument("--issuer", help="of a keyless signature: who vouched for the identity")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -178,6 +197,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="do not read the base's layers from the registry (some 10 GB)",
     )
     _add_comparison(verify)
+    _add_signer(verify)
 
     pull = _add(
         commands,
@@ -195,6 +215,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--load", action="store_true", help="into the running Docker, by `docker pull`"
     )
     _add_comparison(pull)
+    _add_signer(pull)
 
     lock = _add(
         commands,

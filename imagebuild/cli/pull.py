@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from imagebuild.cli.live import reporter
 from imagebuild.cli.output import emit
-from imagebuild.cli.verify import facts_of, text_of
+from imagebuild.cli.verify import facts_of, signer_of, text_of
 from imagebuild.errors import SourceError
 from imagebuild.pull import pull
 from imagebuild.reference import parse_reference
@@ -35,7 +35,8 @@ def run(arguments: argparse.Namespace, project: Project) -> int:
     reference = parse_reference(arguments.ref)
     with Registry(reference.repository) as source:
         digest = resolve(source, reference)
-        verifier = Verifier(project, sources, arguments.line, arguments.base)
+        signer = signer_of(arguments)
+        verifier = Verifier(project, sources, arguments.line, arguments.base, signer)
         # The base's layers are compared with their digests while they come.
         report = verifier.subject(RegistrySubject(source, digest, layers=False))
         report.require()

@@ -10,7 +10,7 @@ from imagebuild import checksums, upstream
 from imagebuild.cli.live import reporter
 from imagebuild.cli.output import emit
 from imagebuild.digest import Sha256
-from imagebuild.errors import SourceError, VerifyError
+from imagebuild.errors import SourceError, UsageError, VerifyError
 from imagebuild.sources import Sources
 from imagebuild.verify import Report, Verdict
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import argparse
 
     from imagebuild.project import Project
+    from imagebuild.signing import Expected
     from imagebuild.upstream import Platform
 
 _MARKS = {Verdict.OK: "ok", Verdict.BAD: "BAD", Verdict.NOT_CHECKED: "not checked"}
@@ -60,7 +61,8 @@ def _image(arguments: argparse.Namespace, project: Project, sources: Sources) ->
     from imagebuild.verification import DAEMON, Verifier  # noqa: PLC0415
     from imagebuild.verify_registry import RegistrySubject, resolve  # noqa: PLC0415
 
-    verifier = Verifier(project, sources, arguments.line, arguments.base)
+    signer = signer_of(arguments)
+    verifier = Verifier(project, sources, arguments.line, arguments.base, signer)
     subject: str = arguments.subject
     path = Path(subject)
     if path.is_dir():
@@ -73,6 +75,25 @@ def _image(arguments: argparse.Namespace, project: Project, sources: Sources) ->
     with Registry(reference.repository) as source:
         digest = resolve(source, reference)
         return verifier.subject(RegistrySubject(source, digest, not arguments.manifests_only))
+
+
+def signer_of(arguments: argparse.Namespace) -> Expected:
+    """Return who must have signed.
+
+    Raises:
+        UsageError: if only half of a keyless signer is named.
+    """
+    from imagebuild.signing import Expected  # noqa: PLC0415  (kept out of start-up)
+
+    if (arguments.identity is None) != (arguments.issuer is None):
+        raise UsageError(
+            "an identity counts only with who vouched for it",
+            file="--identity, --issuer",
+            expected="both",
+            found="one of them",
+            next_command="python build.py verify --help",
+        )
+    return Expected(arguments.key, arguments.identity, arguments.issuer)
 
 
 def _names_an_image(subject: str) -> bool:

@@ -6,12 +6,14 @@ test_push.py.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 from imagebuild.digest import sha256_bytes
+from imagebuild.oci import INDEX
 from tests.support.scripted_registry import Answer, Request, ScriptedRegistry
 
 if TYPE_CHECKING:
@@ -76,7 +78,18 @@ class MemoryRegistry:
             return Answer(404) if data is None else Answer(200, data)
         if kind == "manifests":
             return self._manifest(request, name, rest)
-        return Answer(404)
+        return self._referrers(name, rest) if self.referrers else Answer(404)
+
+    def _referrers(self, name: str, digest: str) -> Answer:
+        found = []
+        for (repository, ref), (data, kind) in self.manifests.items():
+            document = json.loads(data)
+            about = (document.get("subject") or {}).get("digest")
+            if repository == name and ref.startswith("sha256:") and about == digest:
+                entry = {"mediaType": kind, "digest": ref, "size": len(data)}
+                found.append(entry | {"artifactType": document["artifactType"]})
+        index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": found}
+        return Answer(200, json.dumps(index).encode())
 
     def _manifest(self, request: Request, name: str, ref: str) -> Answer:
         if request.method == "PUT":
