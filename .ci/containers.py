@@ -23,7 +23,7 @@ from pathlib import Path
 
 SUITE = os.environ.get("NEWER_SUITE", "forky")
 PACKAGES = ("docker.io", "docker-cli", "docker-buildx", "containerd", "cosign", "oras")
-TOOLS = ("runc", "docker-registry", "busybox-static", "ca-certificates", "skopeo")
+TOOLS = ("runc", "docker-registry", "busybox-static", "ca-certificates", "cmake", "skopeo")
 REGISTRY = "127.0.0.1:5055"
 PATIENCE = 60  # seconds until the services must answer
 
@@ -48,7 +48,7 @@ def debian_address() -> str:
 def install(folder: Path) -> None:
     """Put everything in place; quick if it is there."""
     marker = folder / "installed"
-    if marker.exists() and marker.read_text() == " ".join(PACKAGES):
+    if marker.exists() and marker.read_text() == " ".join(PACKAGES + TOOLS):
         return
     quiet = {"stderr": subprocess.DEVNULL}
     run("apt-get", "update", "-qq")
@@ -82,7 +82,7 @@ def install(folder: Path) -> None:
         (plugins / plugin.name).symlink_to(plugin)
     (folder / "config" / "config.json").write_text("{}")
     shutil.rmtree(apt)
-    marker.write_text(" ".join(PACKAGES))
+    marker.write_text(" ".join(PACKAGES + TOOLS))
 
 
 def environment(folder: Path) -> dict[str, str]:

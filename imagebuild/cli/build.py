@@ -84,6 +84,16 @@ def _platforms(named: list[Platform] | None) -> tuple[Platform, ...]:
 def _targets(arguments: argparse.Namespace) -> tuple[Target, ...]:
     """Return the targets by name; what is pushed or exported must be made."""
     named: list[Target] = list(arguments.target or ())
+    if "official" in (arguments.target or ()):
+        if set(named) == {"official"}:
+            return ()
+        raise UsageError(
+            "the official image is built alone",
+            file="--target",
+            expected="--target official, and no other",
+            found=", ".join(arguments.target),
+            next_command="python build.py --target official --dry-run",
+        )
     if arguments.push is not None or (named and arguments.export is not None):
         named.append("image")
     return tuple(dict.fromkeys(named))
@@ -115,6 +125,10 @@ def run(arguments: argparse.Namespace, project: Project) -> int:
     )
     sources = Sources.for_run(progress, offline=arguments.offline)
     build = builder.open_build(project, request, line, sources, progress)
+    if arguments.target and "official" in arguments.target:
+        from imagebuild.cli import official  # noqa: PLC0415  (kept out of start-up)
+
+        return official.run(arguments, build)
     if arguments.sign is not None and arguments.push is None:
         raise UsageError(
             "what is not pushed is not signed",
