@@ -33,6 +33,11 @@ class Project:
         return self.root / "checksums.lock"
 
     @property
+    def release_lock(self) -> Path:
+        """What was published."""
+        return self.root / "release.lock"
+
+    @property
     def dist(self) -> Path:
         """The default folder of finished artifacts."""
         return self.root / "dist"

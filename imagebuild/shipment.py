@@ -115,6 +115,42 @@ def push(build: Build, rows: Sequence[Row], ref: str, key: str | None) -> Pushed
     return replace(pushed, attached=attached, signed=key is not None)
 
 
+def record(build: Build, rows: Sequence[Row], pushed: Pushed) -> None:
+    """Note in `release.lock` what was pushed.
+
+    Raises:
+        TargetError: if nobody could make it again: the checkout is not a commit.
+    """
+    import datetime as dt  # noqa: PLC0415  (only on this path)
+
+    from imagebuild import releaselock  # noqa: PLC0415
+    from imagebuild.errors import TargetError  # noqa: PLC0415
+
+    revision = build.project.revision()
+    if revision is None:
+        raise TargetError(
+            "what was pushed is not recorded: nobody could make it again",
+            file=build.project.root,
+            expected="a clean git checkout",
+            found="no checkout, or changed files",
+            next_command="git status",
+        )
+    wheels = [row.output for row in rows if isinstance(row.output, release.WheelOutput)]
+    images = [row.output for row in rows if isinstance(row.output, release.ImageOutput)]
+    entry = releaselock.Published(
+        line=build.request.line,
+        version=build.line.local_version,
+        date=dt.datetime.now(dt.UTC).date(),
+        revision=revision,
+        ref=f"{pushed.reference.repository}:{pushed.reference.tag}",
+        digest=f"sha256:{pushed.reference.digest}",
+        platforms={output.platform: output.manifest for output in images},
+        wheels={o.platform: releaselock.Wheel(name=o.file, sha256=o.sha256) for o in wheels},
+        attestations={key: f"sha256:{value}" for key, value in pushed.attached.items()},
+    )
+    releaselock.record(build.project.release_lock, entry)
+
+
 def target(build: Build, ref: str) -> Reference:
     """Return where to push to; the tag is the version where `ref` has none.
 

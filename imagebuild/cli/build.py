@@ -129,10 +129,10 @@ def run(arguments: argparse.Namespace, project: Project) -> int:
         from imagebuild.cli import official  # noqa: PLC0415  (kept out of start-up)
 
         return official.run(arguments, build)
-    if arguments.sign is not None and arguments.push is None:
+    if (arguments.sign is not None or arguments.record) and arguments.push is None:
         raise UsageError(
-            "what is not pushed is not signed",
-            file="--sign",
+            "what is not pushed is not signed or recorded",
+            file="--sign, --record",
             expected="--push REF beside it",
             found="no --push",
             next_command="python build.py --push REF --sign KEY",
@@ -140,11 +140,11 @@ def run(arguments: argparse.Namespace, project: Project) -> int:
     if arguments.push is not None:
         shipment.target(build, arguments.push)  # a typing error is told before the work
     rows = builder.run(build)
-    pushed = (
-        None
-        if arguments.push is None
-        else shipment.push(build, rows, arguments.push, arguments.sign)
-    )
+    pushed = None
+    if arguments.push is not None:
+        pushed = shipment.push(build, rows, arguments.push, arguments.sign)
+        if arguments.record:
+            shipment.record(build, rows, pushed)
     head = f"{name}  {line.local_version}  {', '.join(request.platforms)}  in {request.dist}"
     lines = [head, "artefact     time       digest", *(text for row in rows for text in _row(row))]
     lines += [] if pushed is None else [_pushed(pushed)]

@@ -21,6 +21,7 @@ COMMANDS = {
     "show": "show",
     "verify": "verify",
     "pull": "pull",
+    "reproduce": "reproduce",
     "lock": "lock",
     "edit": "edit",
     "export": "edit",
@@ -113,6 +114,7 @@ def _add_build(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="KEY",
         help="sign what is pushed with cosign: a key's file, or `keyless` in a CI with an identity",
     )
+    build.add_argument("--record", action="store_true", help="note in release.lock what was pushed")
     build.add_argument(
         "--builder-id",
         metavar="URI",
@@ -238,6 +240,19 @@ def make_parser() -> argparse.ArgumentParser:
     )
     _add_comparison(pull)
     _add_signer(pull)
+
+    reproduce = _add(
+        commands,
+        "reproduce",
+        "make again what was published, and compare",
+        "What release.lock lists: wheels and images by digest. Where an image differs, its layer\n"
+        "is fetched and the first file that differs is named.",
+    )
+    reproduce.add_argument("lines", nargs="*", metavar="LINE", help="default: all lines")
+    reproduce.add_argument(
+        "--base", type=Path, metavar="LAYOUT", help="an OCI layout that holds the official image"
+    )
+    reproduce.add_argument("--offline", action="store_true", help="use the cache only, no network")
 
     lock = _add(
         commands,
