@@ -63,8 +63,8 @@ class RegistrySubject:
         own = [layer for layer in manifest.layers[:-1] if not is_foreign(layer)]
         if not self.layers:
             total = sum(layer.size for layer in own)
-            why = f"{len(own)} layers, {total} bytes, were not asked for"
-            report.not_checked("the base's layers", "the same without --manifests-only", why)
+            why = f"{len(own)} layers, {total} bytes, are not read here"
+            report.not_checked("the base's layers", "reading them, as `pull` does", why)
             return
         bad: dict[str, tuple[object, object]] = {}
         for layer in own:
