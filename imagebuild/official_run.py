@@ -46,6 +46,7 @@ PROBES = {
 _DISK, _MEMORY = 120 << 30, 16 << 30
 _WARNING = re.compile(r"^WARNING: (\w+)", re.MULTILINE)
 _PATIENCE = 600
+_DETAIL = 4000
 
 
 def probe(builder: str | None) -> dict[str, str | None]:
@@ -113,7 +114,7 @@ def build(plan: Plan, folder: Path) -> dict[str, Any]:
             expected="an image",
             found=_last(done.stderr),
             next_command=" ".join(command),
-            detail=done.stderr[-4000:],
+            detail=_stop(done.stderr),
         )
     found: dict[str, Any] = json.loads(metadata.read_bytes())
     return found
@@ -207,6 +208,12 @@ def _check_room(report: Report, plan: Plan) -> None:
         else:
             why = f"{has >> 30} GiB here: use --builder for a larger machine"
             report.not_checked(f"{what} for the whole build", f"{needed >> 30} GiB", why)
+
+
+def _stop(text: str) -> str:
+    """Return what BuildKit says of the step that failed: its last lines of output, and the step."""
+    start = text.find("\n------\n > ")
+    return text[start:].strip()[:_DETAIL] if start >= 0 else text[-_DETAIL:]
 
 
 def _last(text: str) -> str:

@@ -15,6 +15,7 @@ from imagebuild.archgate import covered
 from imagebuild.official import Machine, Options, parallel, policy
 from imagebuild.official_run import run
 from imagebuild.project import cache_root
+from tests.support import tiny as tinies
 from tests.support.baseimage import BaseImage
 from tests.support.command import ROOT, Command
 from tests.test_docker import _registry, _run, _tools
@@ -187,6 +188,46 @@ def test_the_real_build_starts_and_stops_where_the_stand_ins_have_no_package_man
     assert found["summary"] == "the official build stops"
     # The first step of `base` asks dnf, that of `vllm-runtime-base` apt: whichever comes first.
     assert "dnf: not found" in found["detail"] or "apt-get: not found" in found["detail"]
+
+
+@pytest.mark.docker
+def test_a_build_to_its_end_is_pushed_and_written_with_labels_annotations_and_provenance(
+    stand_ins: dict[str, tuple[str, str] | None], tmp_path: Path
+) -> None:
+    pin = stand_ins["FINAL_BASE_IMAGE"]
+    assert pin is not None
+    tiny = tinies.make(tmp_path / "project")
+    bases = {"FINAL_BASE_IMAGE": {"ref": pin[0], "digest": pin[1]}}
+    tiny.project.upstream_lock.write_bytes(tinies.upstream_lock(bases=bases))
+    tiny.relock()
+    command = Command.on(tiny, tmp_path)
+    for name in ("DOCKER_HOST", "DOCKER_CONFIG"):
+        command.extra |= {name: value} if (value := os.environ.get(name)) else {}
+    name = f"{_registry()}/stand-in/official"
+    out = tmp_path / "out"
+    out.mkdir()
+    made = command.json("--target", "official", "--push", f"{name}:1", "--output", str(out))
+    assert "digest" in made, made
+    assert (out / "image-official.tar").stat().st_size > 0
+    digest = made["digest"]
+    found = json.loads(_inspect("--raw", f"{name}@{digest}"))
+    assert found["annotations"]["io.github.vllm-sm120.upstream.version"] == tinies.VERSION
+    kinds = [entry.get("annotations", {}) for entry in found["manifests"]]
+    assert [k.get("vnd.docker.reference.type") for k in kinds] == [None, "attestation-manifest"]
+    manifest = json.loads(_inspect("--raw", f"{name}@{found['manifests'][0]['digest']}"))
+    assert manifest["annotations"]["io.github.vllm-sm120.cuda.archs"] == "12.0"
+    config = json.loads(_inspect("--config", f"{name}@{digest}"))
+    assert "BUILT_FOR=12.0" in config["config"]["Env"]
+    labels = config["config"]["Labels"]
+    assert labels["io.github.vllm-sm120.patchset.sha256"] == tiny.pins.patchset
+    assert labels["org.opencontainers.image.base.digest"] == pin[1]
+    statement = json.loads(_inspect("--raw", f"{name}@{found['manifests'][1]['digest']}"))
+    predicate = statement["layers"][0]["annotations"]["in-toto.io/predicate-type"]
+    assert predicate == "https://slsa.dev/provenance/v1"
+
+
+def _inspect(what: str, ref: str) -> str:
+    return _run("skopeo", "inspect", what, "--tls-verify=false", f"docker://{ref}")
 
 
 @pytest.mark.docker
