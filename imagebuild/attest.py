@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from imagebuild.state import State
     from imagebuild.upstream import Line, Platform
 
+_REPLACED = "pkg:pypi/vllm"  # the base's own, which our layer takes away
 _PREDICATE = "in-toto.io/predicate-type"
 _SPDX_PREDICATE = "https://spdx.dev/Document"
 _CYCLONEDX_PREDICATE = "https://cyclonedx.org/bom"
@@ -190,7 +191,8 @@ def _packages(build: Build, image: Image) -> tuple[Package, ...] | None:
     source = LayoutSource(build.request.base)
     if not all(source.has(layer.sha256) for layer in image.base_layers):
         return None
-    return packages(source, image.base_layers, build.progress)
+    found = packages(source, image.base_layers, build.progress)
+    return tuple(package for package in found if package.purl.partition("@")[0] != _REPLACED)
 
 
 def attachments(build: Build, made: AttestationOutput) -> list[Attachment]:

@@ -31,6 +31,12 @@ class Package:
     name: str
     version: str
 
+    @property
+    def purl(self) -> str:
+        """It as a package URL, its name normalised (PEP 503)."""
+        name = re.sub(r"[-_.]+", "-", self.name).lower()
+        return f"pkg:pypi/{name}@{self.version}"
+
 
 class _Stream:
     """A layer's tar for `tarfile`, front to back in bounded memory."""
@@ -77,7 +83,7 @@ def packages(
             for _ in chunks:  # what a tar has after its end belongs to the digest, too
                 pass
             done(layer.size)
-    return tuple(sorted(set(found.values())))
+    return tuple(sorted({package.purl: package for package in sorted(found.values())}.values()))
 
 
 def _over(found: dict[str, Package], stream: _Stream) -> None:

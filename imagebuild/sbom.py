@@ -108,7 +108,7 @@ def cyclonedx(contents: Contents) -> bytes:
         )
     )
     for package in contents.packages or ():
-        own = PackageURL("pypi", name=package.name.lower(), version=package.version)
+        own = PackageURL.from_string(package.purl)
         bom.components.add(
             Component(
                 name=package.name,
@@ -160,8 +160,7 @@ def spdx(contents: Contents) -> bytes:
     ]
     for number, found in enumerate(contents.packages or ()):
         own = f"SPDXRef-package-{number}"
-        purl = f"pkg:pypi/{found.name.lower()}@{found.version}"
-        packages.append(_package(own, found.name, found.version, purl))
+        packages.append(_package(own, found.name, found.version, found.purl))
         links.append((image, model.RelationshipType.CONTAINS, own))
     files = []
     for number, (path, data) in enumerate(sorted(contents.files.items())):

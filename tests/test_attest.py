@@ -146,6 +146,32 @@ def test_a_package_that_a_later_layer_takes_away_is_not_there(tmp_path: Path) ->
     assert found == (Package("a", "2"), Package("b", "1"))
 
 
+def test_an_image_on_a_base_at_hand_lists_its_packages_but_not_the_vllm_it_replaces(
+    tmp_path: Path,
+) -> None:
+    base = BaseImage(
+        tmp_path / "base",
+        first=tar({"usr/lib/python3/torch-2.14.0.dist-info/METADATA": TORCH}),
+    )
+    tiny = tinies.make(tmp_path / "project")
+    pin = {"ref": f"registry.example.org/vllm:{LINE}", "digest": f"sha256:{base.index}"}
+    tiny.project.upstream_lock.write_bytes(tinies.upstream_lock(image=pin))
+    tiny.relock()
+    Command.on(tiny, tmp_path).ok("--target", "image", "--base", str(base.root))
+    stem = f"image-{LINE}-linux-amd64"
+    found = json.loads((tiny.project.dist / f"{stem}.cyclonedx.json").read_bytes())
+    names = {(c["name"], c.get("version")) for c in found["components"]}
+    assert names == {("vllm", None), ("vllm", LOCAL_VERSION), ("torch", "2.14.0")}
+    path = tiny.project.dist / f"{stem}.spdx.json"
+    document = json_parser.parse_from_file(str(path))
+    assert validate_full_spdx_document(document) == []
+    assert "torch" in {package.name for package in document.packages}
+    ours = {file.name for file in document.files}
+    assert any(name.endswith("/vllm/v1/worker.py") for name in ours)
+    assert not any("/.wh." in name for name in ours)
+
+
+TORCH = b"Metadata-Version: 2.4\nName: torch\nVersion: 2.14.0\n"
 IMAGE = b'{"schemaVersion":2,"config":{},"layers":[]}'
 
 
