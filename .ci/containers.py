@@ -1,11 +1,12 @@
-"""Docker with buildx and a registry on loopback, for the tests that need them; Debian, as root.
+"""Docker with buildx, cosign, oras and a registry on loopback, for tests; Debian, as root.
 
 usage: containers.py start DIR | stop DIR
 
-`start` installs what is missing: the distribution's runc and registry, and Docker, containerd and
-buildx from a newer Debian suite, unpacked below DIR and nowhere else, since Debian 12's own Docker
-has no buildx. It prints the variables that the tests need, as lines for `eval`. `stop` ends what
-`start` started. There is no bridge network: a build that needs one says `--network=host`.
+`start` installs what is missing: the distribution's runc and registry, and Docker, containerd,
+buildx, cosign and oras from a newer Debian suite, unpacked below DIR and nowhere else, since Debian
+12's own Docker has no buildx. It prints the variables that the tests need, as lines for `eval`.
+`stop` ends what `start` started. There is no bridge network: a build that needs one says
+`--network=host`.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ import time
 from pathlib import Path
 
 SUITE = os.environ.get("NEWER_SUITE", "forky")
-PACKAGES = ("docker.io", "docker-cli", "docker-buildx", "containerd")
-TOOLS = ("runc", "docker-registry", "busybox-static", "ca-certificates", "skopeo")
+PACKAGES = ("docker.io", "docker-cli", "docker-buildx", "containerd", "cosign", "oras")
+TOOLS = ("runc", "docker-registry", "busybox-static", "ca-certificates", "cmake", "skopeo")
 REGISTRY = "127.0.0.1:5055"
 PATIENCE = 60  # seconds until the services must answer
 
@@ -46,7 +47,8 @@ def debian_address() -> str:
 
 def install(folder: Path) -> None:
     """Put everything in place; quick if it is there."""
-    if (folder / "installed").exists():
+    marker = folder / "installed"
+    if marker.exists() and marker.read_text() == " ".join(PACKAGES + TOOLS):
         return
     quiet = {"stderr": subprocess.DEVNULL}
     run("apt-get", "update", "-qq")
@@ -80,7 +82,7 @@ def install(folder: Path) -> None:
         (plugins / plugin.name).symlink_to(plugin)
     (folder / "config" / "config.json").write_text("{}")
     shutil.rmtree(apt)
-    (folder / "installed").touch()
+    marker.write_text(" ".join(PACKAGES + TOOLS))
 
 
 def environment(folder: Path) -> dict[str, str]:

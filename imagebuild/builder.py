@@ -21,9 +21,10 @@ from imagebuild.errors import (
     UsageError,
 )
 from imagebuild.outputs import WRITERS, describe
+from imagebuild.project import BUILDER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from imagebuild.checksums import LineChecksums
@@ -36,7 +37,10 @@ if TYPE_CHECKING:
     from imagebuild.sources import Sources
     from imagebuild.upstream import Line, Platform
 
+    Made = tuple[Output, list[Path]]
+
 Target = Literal["tree", "wheel", "layer", "image"]
+Export = Literal["layout", "archive"]
 DEFAULT_TARGETS: tuple[Target, ...] = ("wheel", "layer", "image")
 EPOCH_VARIABLE = "SOURCE_DATE_EPOCH"
 _OLDEST, _NEWEST = 315532800, 4354819198  # what zip's DOS time can hold: 1980 to 2107
@@ -49,22 +53,29 @@ class Request:
     Attributes:
         line: the line's name.
         targets: what to make; empty for the default ones, of which one may be left out.
-        platform: for which platform.
+        platforms: for which platforms.
         source: `sdist`, `git`, `git:REPO` or a folder.
         dist: the folder of artifacts.
         base: an OCI layout with the official image, instead of the registry.
-        export: whether the image's layout gets the base's layers.
+        export: in which form an image with the base's layers is written; None for none.
+        builder_id: who builds, as a URI, for the provenance.
         wait: whether to wait for another build in the same folder.
     """
 
     line: str
     targets: tuple[Target, ...]
-    platform: Platform
+    platforms: tuple[Platform, ...]
     source: str
     dist: Path
     base: Path | None = None
-    export: bool = False
+    export: Export | None = None
+    builder_id: str = BUILDER
     wait: bool = True
+
+    @property
+    def export_whole(self) -> bool:
+        """Whether a platform's own layout gets the base's layers."""
+        return self.export == "layout" and len(self.platforms) == 1
 
 
 @dataclass(frozen=True)
@@ -72,18 +83,20 @@ class Row:
     """What became of one target.
 
     Attributes:
-        target: the target.
+        target: the target; `index` and `archive` come of several images, or of a whole one.
         seconds: how long it took.
         output: the artifact, as `release.json` has it; None if it was not made.
         unchanged: whether it was there already.
         left_out: why it could not be made, where nobody asked for it by name.
+        platform: for which platform; None if for all.
     """
 
-    target: Target
+    target: Target | Literal["index", "archive", "attestations"]
     seconds: float
     output: Output | None = None
     unchanged: bool = False
     left_out: BuildError | None = None
+    platform: Platform | None = None
 
 
 def source_date_epoch(line: Line) -> int:
@@ -175,47 +188,58 @@ class Build:
         with self.progress.step("apply", f"{len(self.series.patches)} patches to {tree.label}"):
             return assemble.build_patchset(self.line, self.series, self.pins, tree, self.upstream)
 
-    @cached_property
-    def official_wheel(self) -> Path:
-        """The official wheel."""
-        return self.sources.wheel(self.line, self.request.platform)
+    def official_wheel(self, platform: Platform) -> Path:
+        """Return the official wheel for a platform."""
+        return self.sources.wheel(self.line, platform)
 
-    def key(self, target: Target) -> str:
+    def key(self, target: Target, platform: Platform) -> str:
         """Return the digest of everything that a target is made from."""
         return state.key(
             state.tool_digest(),
             msgspec.to_builtins(self.line),
             msgspec.to_builtins(self.pins),
             target,
-            self.request.platform,
+            platform,
             self.request.source,
             self.epoch,
-            WRITERS[target].inputs(self),
+            WRITERS[target].inputs(self, platform),
         )
 
 
-def _make(build: Build, target: Target, known: state.State) -> Row:
+def make(
+    build: Build, name: str, key: str, known: state.State, write: Callable[[], Made]
+) -> tuple[Output, bool, float]:
+    """Return an artifact, whether it was there already, and the seconds that it took."""
     start = time.perf_counter()
-    writer = WRITERS[target]
-    name = f"{build.request.line} {build.request.platform} {target}"
-    key = build.key(target)
-    output = known.current(build.request.dist, name, key)
+    dist = build.request.dist
+    output = known.current(dist, name, key)
     if output is not None:
-        return Row(target, time.perf_counter() - start, output, unchanged=True)
-    output, paths = writer.write(build)
-    known.remember(build.request.dist, name, key, paths, output)
-    state.save(build.request.dist, known)
-    return Row(target, time.perf_counter() - start, output)
+        return output, True, time.perf_counter() - start
+    output, paths = write()
+    known.remember(dist, name, key, paths, output)
+    state.save(dist, known)
+    return output, False, time.perf_counter() - start
 
 
-def _try(build: Build, target: Target, known: state.State) -> Row:
+def _make(build: Build, target: Target, platform: Platform, known: state.State) -> Row:
+    output, unchanged, seconds = make(
+        build,
+        f"{build.request.line} {platform} {target}",
+        build.key(target, platform),
+        known,
+        lambda: WRITERS[target].write(build, platform),
+    )
+    return Row(target, seconds, output, unchanged, platform=platform)
+
+
+def _try(build: Build, target: Target, platform: Platform, known: state.State) -> Row:
     """Make a target that nobody asked for by name: what is not at hand is no failure."""
     try:
-        return _make(build, target, known)
+        return _make(build, target, platform, known)
     except (UnpinnedError, RegistryError, SourceError) as error:
         if target != "image":
             raise
-        return Row(target, 0.0, left_out=error)
+        return Row(target, 0.0, left_out=error, platform=platform)
 
 
 def open_build(
@@ -239,19 +263,27 @@ def run(build: Build) -> list[Row]:
     """Make what is asked for, and `release.json` over it.
 
     Returns:
-        A row for each target, in order.
+        A row for each target and platform, in order; at last those over several of them.
 
     Raises:
         BuildError: if a target that was named cannot be made, or the inputs are not right.
     """
+    from imagebuild import attest, shipment  # noqa: PLC0415  (they build on this module)
+
     request = build.request
     with holding(request.dist, build.progress, wait=request.wait):
         files.sweep(request.dist)
         known = state.load(request.dist)
-        if request.targets:
-            rows = [_make(build, target, known) for target in request.targets]
-        else:
-            rows = [_try(build, target, known) for target in DEFAULT_TARGETS]
+        attempt = _make if request.targets else _try
+        targets = request.targets or DEFAULT_TARGETS
+        rows = [
+            attempt(build, target, platform, known)
+            for platform in request.platforms
+            for target in targets
+            if target != "tree" or platform == request.platforms[0]
+        ]
+        rows += shipment.finish(build, known, rows)
+        rows += attest.write(build, known, rows)
         document = describe(build, [row.output for row in rows if row.output is not None])
         files.write_atomic(request.dist / release.NAME, release.dump(document))
     return rows

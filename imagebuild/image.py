@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,12 @@ from imagebuild.oci import (
     Manifest,
     TargetPlatform,
     canonical,
+    index_over,
     oci_layers,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from imagebuild.layer import Digests, Layer
     from imagebuild.ocibase import Base
@@ -34,14 +36,16 @@ class Image:
     """An image that is ready to be written.
 
     Attributes:
-        base: what it is built on.
+        base: the digest of the image that it is built on.
+        base_layers: that image's layers, as this one's manifest names them.
         layer: our layer.
         config: its config's bytes.
         manifest: its manifest's bytes.
         platform: its platform.
     """
 
-    base: Base
+    base: Sha256
+    base_layers: tuple[Descriptor, ...]
     layer: Layer
     config: bytes
     manifest: bytes
@@ -71,10 +75,38 @@ def overlay_image(
         epoch: SOURCE_DATE_EPOCH, the image's and the step's time.
     """
     config, manifest = documents(base, layer.digests, labels, created_by=created_by, epoch=epoch)
-    platform = TargetPlatform(
-        os=base.config.os, architecture=base.config.architecture, variant=base.config.variant
-    )
-    return Image(base, layer, config, manifest, platform)
+    layers = oci_layers(base.manifest)
+    return Image(base.digest, layers, layer, config, manifest, base.config.bare())
+
+
+def index_of(images: Sequence[Image]) -> bytes:
+    """Return the index over images of several platforms, in the platforms' order.
+
+    Its annotations are those that all of them have.
+    """
+    return index_of_manifests([(image.manifest, image.platform) for image in images])
+
+
+def index_of_manifests(found: Sequence[tuple[bytes, TargetPlatform]]) -> bytes:
+    """Return the index over manifests; as `index_of`."""
+    ordered = sorted(found, key=lambda entry: str(entry[1]))
+    entries = [
+        Descriptor(
+            media_type=MANIFEST,
+            digest=f"sha256:{sha256_bytes(data)}",
+            size=len(data),
+            platform=platform,
+        )
+        for data, platform in ordered
+    ]
+    return index_over(entries, shared_annotations([data for data, _ in ordered]))
+
+
+def shared_annotations(manifests: Sequence[bytes]) -> dict[str, str]:
+    """Return the annotations that all of these manifests have in common."""
+    found = [json.loads(data).get("annotations") or {} for data in manifests]
+    first: dict[str, str] = found[0]
+    return {k: v for k, v in first.items() if all(other.get(k) == v for other in found)}
 
 
 def documents(

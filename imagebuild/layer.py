@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 
 from imagebuild import distinfo, files, record
 from imagebuild.digest import Sha256
+from imagebuild.errors import ChecksumError
 from imagebuild.gzipstored import StoredGzip
 from imagebuild.record import Row
 from imagebuild.shipping import shipped
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 INSTALLER = b"vllm-sm120\n"
 WHITEOUT = ".wh."
+_CHUNK = 1 << 20
 _OPTIMISATIONS = ("", ".opt-1", ".opt-2")  # PEP 488
 
 
@@ -89,6 +91,26 @@ class Layer:
     def size(self) -> int:
         """The blob's size in bytes."""
         return self.digests.size
+
+    def read(self) -> Iterator[bytes]:
+        """Yield the blob's bytes.
+
+        Raises:
+            ChecksumError: after the last, if the file is not what it was when it was written.
+        """
+        found = hashlib.sha256()
+        with self.path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                found.update(chunk)
+                yield chunk
+        if found.hexdigest() != self.digest:
+            raise ChecksumError(
+                "the layer was changed after it was written",
+                file=self.path,
+                expected=self.digest,
+                found=found.hexdigest(),
+                next_command="python build.py --target layer",
+            )
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from imagebuild.errors import ArchiveError
 from imagebuild.schema import ImageDigest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from imagebuild.digest import Sha256
     from imagebuild.upstream import Platform
 
@@ -78,6 +80,7 @@ class Descriptor(Document, frozen=True, kw_only=True):
     platform: TargetPlatform | None = None
     annotations: dict[str, str] | None = None
     urls: tuple[str, ...] | None = None
+    artifact_type: str | None = None
 
     @property
     def sha256(self) -> Sha256:
@@ -129,6 +132,10 @@ class Config(TargetPlatform, frozen=True, rename=None, kw_only=True):
     rootfs: RootFs
     history: tuple[History, ...] | None = None
     config: Settings | None = None
+
+    def bare(self) -> TargetPlatform:
+        """Return its platform alone."""
+        return TargetPlatform(os=self.os, architecture=self.architecture, variant=self.variant)
 
 
 def canonical(document: object) -> bytes:
@@ -187,6 +194,15 @@ def parse_manifest(data: bytes, where: str) -> Manifest | Index:
     return manifest
 
 
+def parse_as(data: bytes, kind: type[T], where: str) -> T:
+    """Return a document of a known kind.
+
+    Raises:
+        ArchiveError: if it is none.
+    """
+    return _convert(parse_json(data, where), kind, where)
+
+
 def parse_config(data: bytes, manifest: Manifest, where: str) -> tuple[dict[str, Any], Config]:
     """Return an image config, whole and its checked part.
 
@@ -210,6 +226,23 @@ def oci_layers(manifest: Manifest) -> tuple[Descriptor, ...]:
     return tuple(
         msgspec.structs.replace(layer, media_type=_LAYER_TYPES[layer.media_type], platform=None)
         for layer in manifest.layers
+    )
+
+
+def is_foreign(layer: Descriptor) -> bool:
+    """Return whether a layer is to be fetched from its own addresses, never pushed."""
+    return bool(layer.urls) and _LAYER_TYPES[layer.media_type].startswith(_FOREIGN)
+
+
+def index_over(entries: Sequence[Descriptor], annotations: Mapping[str, str]) -> bytes:
+    """Return the index over the images of several platforms, canonical."""
+    return canonical(
+        Index(
+            schema_version=2,
+            media_type=INDEX,
+            manifests=tuple(entries),
+            annotations=dict(annotations) or None,
+        )
     )
 
 

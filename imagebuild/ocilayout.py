@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from imagebuild.digest import Sha256, sha256_bytes
+from imagebuild.digest import Sha256, parse_sha256, sha256_bytes
 from imagebuild.errors import ArchiveError, ChecksumError
 from imagebuild.files import storing
+from imagebuild.image import Image, index_of
 from imagebuild.labels import OCI, OWN
+from imagebuild.layer import Digests, Layer
 from imagebuild.oci import (
     INDEX,
     MANIFEST,
@@ -28,21 +30,21 @@ from imagebuild.oci import (
     Index,
     canonical,
     damaged,
+    parse_config,
     parse_json,
     parse_manifest,
 )
-from imagebuild.ocibase import check_document
+from imagebuild.ocibase import check_document, read_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from imagebuild.image import Image
     from imagebuild.ocibase import Source
     from imagebuild.progress import Progress
 
 LAYOUT = f"{OWN}layout"
 Kind = Literal["overlay-only", "complete"]
-_VERSION = {"imageLayoutVersion": "1.0.0"}
+VERSION = {"imageLayoutVersion": "1.0.0"}
 _CHUNK = 1 << 20
 
 
@@ -68,8 +70,8 @@ class LayoutSource:
             ArchiveError: if the folder is no OCI layout.
         """
         marker = parse_json(self._small("oci-layout"), f"{self.root}/oci-layout")
-        if marker != _VERSION:
-            raise damaged("not an OCI layout", f"{self.root}/oci-layout", _VERSION, marker)
+        if marker != VERSION:
+            raise damaged("not an OCI layout", f"{self.root}/oci-layout", VERSION, marker)
         where = f"{self.root}/index.json"
         index = parse_manifest(self._small("index.json"), where)
         if not isinstance(index, Index):
@@ -179,14 +181,13 @@ def write_layout(
         StorageError: if the disk is full.
     """
     kind: Kind = "overlay-only" if export is None else "complete"
-    entries = [_descriptor(image.manifest, MANIFEST, image) for image in images]
     blobs = {image.digest: image.manifest for image in images}
     blobs |= {image.config_digest: image.config for image in images}
-    if len(entries) > 1:
-        several = canonical(Index(schema_version=2, media_type=INDEX, manifests=tuple(entries)))
+    top = _descriptor(images[0].manifest, MANIFEST, images[0])
+    if len(images) > 1:
+        several = index_of(images)
         blobs[sha256_bytes(several)] = several
-        entries = [_descriptor(several, INDEX, None)]
-    top = entries[0]
+        top = _descriptor(several, INDEX, None)
     named = Descriptor(
         media_type=top.media_type,
         digest=top.digest,
@@ -197,13 +198,40 @@ def write_layout(
     index = Index(
         schema_version=2, media_type=INDEX, manifests=(named,), annotations={LAYOUT: kind}
     )
-    with storing(dest), _replacing(dest) as folder:
+    with storing(dest), replacing(dest) as folder:
         for digest, data in blobs.items():
-            _write(folder, f"blobs/sha256/{digest}", iter((data,)))
+            write_blob(folder, f"blobs/sha256/{digest}", iter((data,)))
         _layers(folder, images, export, progress)
-        _write(folder, "oci-layout", iter((canonical(_VERSION),)))
-        _write(folder, "index.json", iter((canonical(index),)))
+        write_blob(folder, "oci-layout", iter((canonical(VERSION),)))
+        write_blob(folder, "index.json", iter((canonical(index),)))
     return Layout(dest, top.sha256, kind)
+
+
+def read_image(path: Path, base: Sha256) -> Image:
+    """Return the one image of a layout that we wrote; `base` is what it is built on.
+
+    Raises:
+        ArchiveError, ChecksumError: if the layout is damaged.
+    """
+    source = LayoutSource(path)
+    entry = source.index().manifests[0]
+    data = source.manifest(entry.sha256)
+    where = f"{path}@{entry.digest}"
+    manifest = parse_manifest(data, where)
+    if isinstance(manifest, Index) or not manifest.layers:
+        raise damaged("not an overlay image", where, MANIFEST, "an index, or no layers")
+    raw = read_config(source, manifest, where)
+    _, config = parse_config(raw, manifest, where)
+    ours = manifest.layers[-1]
+    digests = Digests(ours.sha256, parse_sha256(config.rootfs.diff_ids[-1]), ours.size)
+    return Image(
+        base,
+        manifest.layers[:-1],
+        Layer(source.path(ours.sha256), digests),
+        raw,
+        data,
+        config.bare(),
+    )
 
 
 def _layers(
@@ -212,14 +240,14 @@ def _layers(
     for image in images:
         ours = image.layer
         with progress.step("pack", ours.path.name, ours.size) as done:
-            _write(folder, f"blobs/sha256/{ours.digest}", _file(ours.path))
+            write_blob(folder, f"blobs/sha256/{ours.digest}", ours.read())
             done(ours.size)
-        for layer in image.base.manifest.layers if export is not None else ():
+        for layer in image.base_layers if export is not None else ():
             name = f"blobs/sha256/{layer.sha256}"
             if export is None or (folder / name).exists():
                 continue
             with progress.step("pack", layer.digest[:19], layer.size) as done:
-                _write(folder, name, export.blob(layer.sha256, layer.size))
+                write_blob(folder, name, export.blob(layer.sha256, layer.size))
                 done(layer.size)
 
 
@@ -232,13 +260,8 @@ def _descriptor(data: bytes, media_type: str, image: Image | None) -> Descriptor
     )
 
 
-def _file(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            yield chunk
-
-
-def _write(folder: Path, name: str, chunks: Iterator[bytes]) -> None:
+def write_blob(folder: Path, name: str, chunks: Iterator[bytes]) -> None:
+    """Write one file of a layout; raises what `chunks` raises."""
     path = folder / name
     with path.open("wb") as file:
         for chunk in chunks:
@@ -249,8 +272,8 @@ def _write(folder: Path, name: str, chunks: Iterator[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def _replacing(dest: Path) -> Iterator[Path]:
-    """Give a new folder that takes `dest`'s name at the end, whatever the umask."""
+def replacing(dest: Path) -> Iterator[Path]:
+    """Give a new layout's folder that takes `dest`'s name at the end, whatever the umask."""
     dest.parent.mkdir(parents=True, exist_ok=True)
     for leftover in dest.parent.glob(f".{dest.name}.*.tmp"):
         shutil.rmtree(leftover, ignore_errors=True)

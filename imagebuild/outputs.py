@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from imagebuild.builder import Build
     from imagebuild.layer import Layer
     from imagebuild.release import Output, Release
+    from imagebuild.upstream import Line, Platform
 
 CREATED_BY = "python build.py --target image"
 
@@ -26,65 +27,65 @@ CREATED_BY = "python build.py --target image"
 class Writer(Protocol):
     """How a target is made."""
 
-    def inputs(self, build: Build) -> list[str]:
+    def inputs(self, build: Build, platform: Platform) -> list[str]:
         """Return what this target depends on beside the locks, for deciding whether it is current.
 
         Raises:
             UnpinnedError: if it needs a pin that nobody has resolved.
         """
 
-    def write(self, build: Build) -> tuple[Output, list[Path]]:
+    def write(self, build: Build, platform: Platform) -> tuple[Output, list[Path]]:
         """Make the target; return its entry for `release.json` and its files."""
 
 
 class _Wheel:
-    def inputs(self, build: Build) -> list[str]:
-        return [build.line.wheel(build.request.platform).sha256]
+    def inputs(self, build: Build, platform: Platform) -> list[str]:
+        return [build.line.wheel(platform).sha256]
 
-    def write(self, build: Build) -> tuple[Output, list[Path]]:
+    def write(self, build: Build, platform: Platform) -> tuple[Output, list[Path]]:
         from imagebuild.wheel import write_wheel  # noqa: PLC0415  (kept out of start-up)
 
         request = build.request
         made = write_wheel(
-            build.official_wheel,
+            build.official_wheel(platform),
             build.patchset,
             build.line,
-            request.platform,
+            platform,
             request.dist,
             epoch=build.epoch,
             progress=build.progress,
         )
-        return release.wheel_output(made, request.platform), [made.path]
+        return release.wheel_output(made, platform), [made.path]
 
 
 class _Layer:
-    def inputs(self, build: Build) -> list[str]:
-        return [build.line.wheel(build.request.platform).sha256]
+    def inputs(self, build: Build, platform: Platform) -> list[str]:
+        return [build.line.wheel(platform).sha256]
 
-    def write(self, build: Build) -> tuple[Output, list[Path]]:
-        made = write_layer(build)
-        return release.layer_output(made, build.request.platform), [made.path]
+    def write(self, build: Build, platform: Platform) -> tuple[Output, list[Path]]:
+        made = write_layer(build, platform)
+        return release.layer_output(made, platform), [made.path]
 
 
 class _Image:
-    def inputs(self, build: Build) -> list[str]:
+    def inputs(self, build: Build, platform: Platform) -> list[str]:
         return [
-            build.line.image_digest(build.request.platform),
+            build.line.image_digest(platform),
             build.project.revision() or "",
             str(sha256_file(build.project.checksums_lock)),
-            str(build.request.export),
+            str(build.request.export_whole),
         ]
 
-    def write(self, build: Build) -> tuple[Output, list[Path]]:
+    def write(self, build: Build, platform: Platform) -> tuple[Output, list[Path]]:
         from imagebuild.image import overlay_image  # noqa: PLC0415  (kept out of start-up)
         from imagebuild.labels import ImageFacts, image_labels  # noqa: PLC0415
         from imagebuild.ocibase import read_base  # noqa: PLC0415
         from imagebuild.ocilayout import write_layout  # noqa: PLC0415
 
         request, line = build.request, build.line
-        digest = parse_sha256(line.image_digest(request.platform))
+        digest = parse_sha256(line.image_digest(platform))
         source = build.sources.image(line, request.base)
-        base = read_base(source, digest, request.platform)
+        base = read_base(source, digest, platform)
         facts = ImageFacts(
             line=line,
             patchset=build.patchset.sha256,
@@ -98,28 +99,30 @@ class _Image:
         )
         image = overlay_image(
             base,
-            write_layer(build),
+            write_layer(build, platform),
             image_labels(facts),
             created_by=CREATED_BY,
             epoch=build.epoch,
         )
-        folder = request.dist / f"image-{request.line}-{request.platform.replace('/', '-')}"
+        folder = image_folder(build, platform)
         layout = write_layout(
             [image],
             folder,
-            name=f"{line.local_version.replace('+', '-')}",
+            name=tag_of(line),
             progress=build.progress,
-            export=source if request.export else None,
+            export=source if request.export_whole else None,
         )
-        made = release.image_output(image, folder.name, layout.kind, request.platform)
+        made = release.image_output(image, folder.name, layout.kind, platform)
         return made, [path for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
 class _Tree:
-    def inputs(self, build: Build) -> list[str]:
+    def inputs(self, build: Build, platform: Platform) -> list[str]:
+        del platform
         return [build.line.sdist.sha256]
 
-    def write(self, build: Build) -> tuple[Output, list[Path]]:
+    def write(self, build: Build, platform: Platform) -> tuple[Output, list[Path]]:
+        del platform
         folder = build.request.dist / f"vllm-{build.line.local_version}"
         with files.storing(folder):
             outer = Path(tempfile.mkdtemp(prefix=".tree.", suffix=".tmp", dir=build.request.dist))
@@ -138,6 +141,16 @@ class _Tree:
         return release.TreeOutput(folder.name, named), paths
 
 
+def image_folder(build: Build, platform: Platform) -> Path:
+    """Return the layout of a platform's image."""
+    return build.request.dist / f"image-{build.request.line}-{platform.replace('/', '-')}"
+
+
+def tag_of(line: Line) -> str:
+    """Return the tag of a line's image: tags hold no `+`."""
+    return line.local_version.replace("+", "-")
+
+
 WRITERS: dict[str, Writer] = {
     "tree": _Tree(),
     "wheel": _Wheel(),
@@ -146,16 +159,16 @@ WRITERS: dict[str, Writer] = {
 }
 
 
-def write_layer(build: Build) -> Layer:
+def write_layer(build: Build, platform: Platform) -> Layer:
     """Write the overlay layer into the output folder."""
     from imagebuild.layer import write_layer as write  # noqa: PLC0415  (kept out of start-up)
 
     vouched = {path: entry.sha256 for path, entry in build.upstream.manifest().items()}
     return write(
-        build.official_wheel,
+        build.official_wheel(platform),
         build.patchset,
         build.line,
-        build.request.platform,
+        platform,
         build.request.dist,
         vouched={path: parse_sha256(digest) for path, digest in vouched.items()},
         epoch=build.epoch,

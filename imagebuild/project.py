@@ -8,6 +8,7 @@ from pathlib import Path
 
 APP = "vllm-sm120"
 SOURCE = "https://github.com/vllm-sm120/vllm-sm120"
+BUILDER = f"{SOURCE}/blob/main/build.py"
 CACHE_VARIABLE = "VLLM_SM120_CACHE"
 
 
@@ -30,6 +31,11 @@ class Project:
     def checksums_lock(self) -> Path:
         """The digests of patches, overlay files and what they produce."""
         return self.root / "checksums.lock"
+
+    @property
+    def release_lock(self) -> Path:
+        """What was published."""
+        return self.root / "release.lock"
 
     @property
     def dist(self) -> Path:

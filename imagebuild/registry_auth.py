@@ -1,13 +1,9 @@
-"""Who we are to a registry: Docker's own configuration, basic and bearer authentication."""
+"""Getting in: basic authentication, and bearer tokens from a registry's token server."""
 
 from __future__ import annotations
 
-import base64
 import json
-import os
 import re
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -16,6 +12,8 @@ from imagebuild.errors import RegistryError
 if TYPE_CHECKING:
     import requests
 
+    from imagebuild.docker_credentials import Credentials
+
 LOOPBACK = re.compile(r"^(localhost|127(\.[0-9]+){3}|\[::1\])(:[0-9]+)?$")
 
 _CHALLENGE = re.compile(r'([A-Za-z]+)="([^"]*)"')
@@ -23,45 +21,15 @@ _MAX_TOKEN = 1 << 16
 _OK = 200
 
 
-@dataclass(frozen=True, repr=False)
-class Credentials:
-    """A user's name and password; never printed."""
-
-    user: str
-    password: str
-
-    def basic(self) -> str:
-        """Return them as RFC 7617 sends them."""
-        pair = f"{self.user}:{self.password}".encode()
-        return "Basic " + base64.b64encode(pair).decode()
-
-
-def docker_config(host: str) -> Credentials | None:
-    """Return what `docker login` has stored for a registry, if anything can be read.
-
-    Looks at `auths` of `config.json` in `DOCKER_CONFIG` or `~/.docker`; credential helpers are not
-    asked.
-    """
-    folder = os.environ.get("DOCKER_CONFIG") or str(Path.home() / ".docker")
-    names: tuple[str, ...] = (host, f"https://{host}")
-    if host == "docker.io":
-        names = (*names, "https://index.docker.io/v1/")
-    try:
-        auths = json.loads(Path(folder, "config.json").read_bytes())["auths"]
-        stored = next(auths[name]["auth"] for name in names if name in auths)
-        user, _, password = base64.b64decode(stored).decode().partition(":")
-    except (OSError, ValueError, KeyError, TypeError, StopIteration):
-        return None
-    return Credentials(user, password) if user and password else None
-
-
 class Authority:
     """The authentication of one repository: nothing until the registry asks for it."""
 
-    def __init__(self, repository: str, scope: str, credentials: Credentials | None) -> None:
-        """Hold credentials for `repository`; `scope` is what a token is asked for."""
+    def __init__(
+        self, repository: str, scopes: tuple[str, ...], credentials: Credentials | None
+    ) -> None:
+        """Hold credentials for `repository`; `scopes` are what a token is asked for."""
         self._repository = repository
-        self._scope = scope
+        self._scopes = scopes
         self._credentials = credentials
         self._header: str | None = None
 
@@ -69,7 +37,7 @@ class Authority:
         """Return the headers of the next request to the registry."""
         return {} if self._header is None else {"Authorization": self._header}
 
-    def meet(self, challenge: str, session: requests.Session, timeout: tuple[int, int]) -> None:
+    def meet(self, challenge: str, session: requests.Session, timeout: tuple[float, float]) -> None:
         """Get ready for a registry's `WWW-Authenticate`.
 
         Raises:
@@ -78,7 +46,7 @@ class Authority:
         """
         scheme, _, rest = challenge.partition(" ")
         match scheme.lower():
-            case "basic" if self._credentials is not None:
+            case "basic" if self._credentials is not None and self._credentials.user:
                 self._header = self._credentials.basic()
             case "bearer":
                 self._header = (
@@ -88,16 +56,15 @@ class Authority:
                 raise self._refused("no credentials for it", challenge or "no challenge")
 
     def _token(
-        self, challenge: dict[str, str], session: requests.Session, timeout: tuple[int, int]
+        self, challenge: dict[str, str], session: requests.Session, timeout: tuple[float, float]
     ) -> str:
         realm = challenge.get("realm", "")
         require_safe(realm, self._repository)
-        query = {"scope": challenge.get("scope") or self._scope}
+        scopes = [challenge["scope"]] if challenge.get("scope") else []
+        query: dict[str, Any] = {"scope": list(dict.fromkeys((*scopes, *self._scopes)))}
         if "service" in challenge:
             query["service"] = challenge["service"]
-        headers = {} if self._credentials is None else {"Authorization": self._credentials.basic()}
-        options: dict[str, Any] = {"allow_redirects": False, "timeout": timeout, "stream": True}
-        with session.get(realm, params=query, headers=headers, **options) as answer:
+        with self._asked(realm, query, session, timeout) as answer:
             if answer.status_code != _OK:
                 raise self._refused(realm, f"{answer.status_code} {answer.reason}")
             data = next(answer.iter_content(_MAX_TOKEN), b"")
@@ -109,6 +76,22 @@ class Authority:
         if not isinstance(token, str) or not token.isprintable():
             raise self._refused(realm, "a token that is no text")
         return token
+
+    def _asked(
+        self,
+        realm: str,
+        query: dict[str, Any],
+        session: requests.Session,
+        timeout: tuple[float, float],
+    ) -> requests.Response:
+        known = self._credentials
+        options: dict[str, Any] = {"allow_redirects": False, "timeout": timeout, "stream": True}
+        if known is not None and known.identity is not None:
+            form = {"grant_type": "refresh_token", "refresh_token": known.identity}
+            form |= query | {"scope": " ".join(query["scope"]), "client_id": "vllm-sm120"}
+            return session.post(realm, data=form, **options)
+        headers = {} if known is None else {"Authorization": known.basic()}
+        return session.get(realm, params=query, headers=headers, **options)
 
     def _refused(self, where: str, found: str) -> RegistryError:
         host = self._repository.partition("/")[0]

@@ -15,20 +15,22 @@ import msgspec
 from imagebuild import schema
 from imagebuild.errors import LockError
 from imagebuild.schema import FileName, Hash, ImageDigest, Text
-from imagebuild.upstream import ArchList, LineName, Platform
+from imagebuild.upstream import PLATFORMS, ArchList, LineName, Platform
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from imagebuild.artifact import Artifact
     from imagebuild.image import Image
     from imagebuild.layer import Layer
-    from imagebuild.ocilayout import Kind
+    from imagebuild.ocilayout import Kind, Layout
 
 SCHEMA = 1
 NAME = "release.json"
 WHAT = "release.json"
 TreePath = Annotated[str, msgspec.Meta(pattern=r"^[^/\x00-\x1f\\][^\x00-\x1f\\]*$")]
+Content = Annotated[str, msgspec.Meta(pattern=r"^(overlay-only|complete)$")]
 Size = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -79,11 +81,53 @@ class ImageOutput(Part, frozen=True, tag_field="kind", tag="image"):
     """
 
     folder: FileName
-    content: Annotated[str, msgspec.Meta(pattern=r"^(overlay-only|complete)$")]
+    content: Content
     platform: Platform
     manifest: ImageDigest
     config: ImageDigest
     base: ImageDigest
+
+
+class IndexOutput(Part, frozen=True, tag_field="kind", tag="index"):
+    """The overlay images of several platforms behind one index, in one OCI layout.
+
+    Attributes:
+        folder: the layout.
+        content: whether the bases' layers are in it.
+        index: the index's digest.
+        manifests: the digest of each platform's image.
+    """
+
+    folder: FileName
+    content: Content
+    index: ImageDigest
+    manifests: dict[Platform, ImageDigest]
+
+
+class ArchiveOutput(Part, frozen=True, tag_field="kind", tag="archive"):
+    """Overlay images, whole, in one file that `docker load` reads."""
+
+    file: FileName
+    sha256: Hash
+    size: Size
+    manifests: dict[Platform, ImageDigest]
+
+
+class AttestationOutput(Part, frozen=True, tag_field="kind", tag="attestations"):
+    """What is said of a wheel or an image: provenance and SBOM.
+
+    Attributes:
+        subject: the digest of the wheel, or of the image's manifest.
+        platform: its platform.
+        provenance: an in-toto statement with SLSA provenance.
+        spdx, cyclonedx: the SBOM in two forms.
+    """
+
+    subject: ImageDigest
+    platform: Platform
+    provenance: NamedFile
+    spdx: NamedFile
+    cyclonedx: NamedFile
 
 
 class TreeOutput(Part, frozen=True, tag_field="kind", tag="tree"):
@@ -93,7 +137,15 @@ class TreeOutput(Part, frozen=True, tag_field="kind", tag="tree"):
     files: tuple[NamedFile, ...]
 
 
-Output = WheelOutput | LayerOutput | ImageOutput | TreeOutput
+Output = (
+    WheelOutput
+    | LayerOutput
+    | ImageOutput
+    | IndexOutput
+    | ArchiveOutput
+    | AttestationOutput
+    | TreeOutput
+)
 
 
 class Upstream(Part, frozen=True, kw_only=True):
@@ -179,8 +231,25 @@ def image_output(image: Image, folder: str, content: Kind, platform: Platform) -
         platform=platform,
         manifest=f"sha256:{image.digest}",
         config=f"sha256:{image.config_digest}",
-        base=f"sha256:{image.base.digest}",
+        base=f"sha256:{image.base}",
     )
+
+
+def index_output(layout: Layout, images: Sequence[Image]) -> IndexOutput:
+    """Return the entry of an index over several platforms' images."""
+    manifests = {platform_name(image): f"sha256:{image.digest}" for image in images}
+    return IndexOutput(layout.path.name, layout.kind, f"sha256:{layout.digest}", manifests)
+
+
+def archive_output(artifact: Artifact, images: Sequence[Image]) -> ArchiveOutput:
+    """Return the entry of an archive."""
+    manifests = {platform_name(image): f"sha256:{image.digest}" for image in images}
+    return ArchiveOutput(artifact.path.name, artifact.sha256, artifact.size, manifests)
+
+
+def platform_name(image: Image) -> Platform:
+    """Return an image's platform as locks name it."""
+    return next(name for name in PLATFORMS if image.platform.matches(name))
 
 
 def dump(release: Release) -> bytes:

@@ -10,6 +10,8 @@ from imagebuild.digest import Sha256, sha256_bytes
 from imagebuild.errors import SourceError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from imagebuild.tree import Tree
 
 DOCKERFILE = "docker/Dockerfile"
@@ -73,11 +75,16 @@ def _default(name: str, values: dict[str, str], tree: Tree) -> str:
     return _one(rf"^{name}=(\S+)$", f"{name}={values.get(name, '')}", DOCKERFILE, tree)
 
 
-def global_arguments(dockerfile: str) -> dict[str, str]:
-    """Return the defaults of the build arguments that stand before the first FROM, expanded."""
+def global_arguments(dockerfile: str, given: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the build arguments that stand before the first FROM, expanded.
+
+    Args:
+        dockerfile: the file's text.
+        given: values from outside; the file's defaults stand for the rest.
+    """
     first = _FROM.search(dockerfile)
     head = dockerfile[: first.start()] if first else dockerfile
-    values = dict(_ARG.findall(head))
+    values = dict(_ARG.findall(head)) | dict(given or {})
 
     def expand(text: str) -> str:
         return _VARIABLE.sub(lambda match: values.get(match[1] or match[2], ""), text)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from imagebuild.verify import Report
 
 MAX_LAYER = 64 << 20
+_FORM = "our layer is a tar of regular files in gzip"
 
 
 @dataclass(frozen=True)
@@ -71,18 +72,39 @@ def check_layer(report: Report, blob: bytes, diff_id: str, facts: Facts) -> None
         tar = inflater.decompress(blob, MAX_LAYER)
         if not inflater.eof or inflater.unused_data:
             raise ValueError("not one gzip stream of a sane size")  # noqa: TRY301
-        content = _files(tar)
-    except (ValueError, zlib.error, tarfile.TarError) as error:
-        report.bad("our layer is a tar of regular files in gzip", "such a tar", error)
+    except (ValueError, zlib.error) as error:
+        report.bad(_FORM, "such a tar", error)
+        return
+    check_tar(report, tar, diff_id, facts, blob)
+
+
+def check_tar(
+    report: Report, tar: bytes, diff_id: str, facts: Facts, blob: bytes | None = None
+) -> None:
+    """Check our layer's tar; `blob` is its gzip stream, where the image still has it.
+
+    Raises:
+        BuildError: if the official wheel cannot be read.
+    """
+    try:
+        content = layer_files(tar)
+    except (ValueError, tarfile.TarError) as error:
+        report.bad(_FORM, "such a tar", error)
         return
     report.compare("diffID of our layer", diff_id, f"sha256:{sha256_bytes(tar)}")
     # Writing the same files again proves order, owners, modes, times and the absence of the rest.
     again = serialize(content, facts.epoch, lambda _: None)
-    report.compare("our layer has its writer's form", again.blob, sha256_bytes(blob))
+    wanted, found = (again.tar, tar) if blob is None else (again.blob, blob)
+    report.compare("our layer has its writer's form", wanted, sha256_bytes(found))
     _check_content(report, content, facts)
 
 
-def _files(tar: bytes) -> dict[str, LayerFile]:
+def layer_files(tar: bytes) -> dict[str, LayerFile]:
+    """Return a layer's files, whiteouts included.
+
+    Raises:
+        ValueError, tarfile.TarError: if there is anything but folders and regular files.
+    """
     content: dict[str, LayerFile] = {}
     with tarfile.open(fileobj=io.BytesIO(tar), mode="r:") as archive:
         for entry in archive:

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 @cache
 def docker_problem() -> str | None:
     """Return why the docker tests cannot run here, or None if they can."""
-    if shutil.which("docker") is None:
-        return "no docker on PATH"
+    needed = ("docker", "skopeo", "cosign", "oras")
+    missing = [name for name in needed if shutil.which(name) is None]
+    if missing:
+        return f"no {' and no '.join(missing)} on PATH"
     for command in (("docker", "info"), ("docker", "buildx", "version")):
         done = subprocess.run(command, capture_output=True, check=False, timeout=60)
         if done.returncode:

@@ -56,14 +56,19 @@ def test_no_arguments_make_wheel_layer_and_release_and_say_why_there_is_no_image
 ) -> None:
     done = command.run()
     assert done.returncode == 0, done.stderr
-    assert set(_digests(tiny.project.dist)) == {WHEEL, LAYER, "release.json"}
+    said = {f"{WHEEL}.{word}.json" for word in ("provenance", "spdx", "cyclonedx")}
+    assert set(_digests(tiny.project.dist)) == {WHEEL, LAYER, "release.json", *said}
     made = release.load(tiny.project.dist / "release.json")
-    assert [type(output) for output in made.outputs] == [release.WheelOutput, release.LayerOutput]
-    for output in made.outputs:
+    assert [type(output) for output in made.outputs] == [
+        release.WheelOutput,
+        release.LayerOutput,
+        release.AttestationOutput,
+    ]
+    for output in made.outputs[:2]:
         assert isinstance(output, release.WheelOutput | release.LayerOutput)
         assert output.sha256 == sha256_file(tiny.project.dist / output.file)
         assert f"sha256:{output.sha256}" in done.stdout
-    assert "image     left out   the official image's digest is not pinned" in done.stdout
+    assert "image        left out   the official image's digest is not pinned" in done.stdout
     assert f"next: python build.py lock {LINE} --write" in done.stdout
     for verb in ("verify", "unpack", "apply", "pack"):
         assert verb in done.stderr
@@ -79,7 +84,7 @@ def test_a_second_build_leaves_what_is_right_as_it_is(command: Command, tiny: Ti
     command.ok()
     before = {p.name: p.stat() for p in tiny.project.dist.iterdir() if p.name in (WHEEL, LAYER)}
     text = command.ok()
-    assert text.count("unchanged") == 2
+    assert text.count("unchanged") == 3
     after = {p.name: p.stat() for p in tiny.project.dist.iterdir() if p.name in (WHEEL, LAYER)}
     assert {n: (s.st_ino, s.st_mtime_ns) for n, s in before.items()} == {
         n: (s.st_ino, s.st_mtime_ns) for n, s in after.items()

@@ -167,7 +167,7 @@ def test_every_command_in_the_docs_is_one_that_exists() -> None:
             assert stop.code == 0, f"{page.name}: python build.py {text}"  # noqa: PT017
 
 
-def test_every_target_has_a_writer() -> None:
+def test_every_target_has_a_writer_but_the_one_that_docker_builds() -> None:
     from imagebuild.outputs import WRITERS  # noqa: PLC0415
 
-    assert set(WRITERS) == set(TARGETS)
+    assert {*WRITERS, "official"} == set(TARGETS)

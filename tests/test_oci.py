@@ -313,7 +313,7 @@ def test_a_base_layer_that_is_not_its_digest_leaves_the_old_layout(
     out = tmp_path / "out"
     write_layout([made], out, name="x", progress=Silent())
     before = tree(out)
-    layer = made.base.manifest.layers[0]
+    layer = made.base_layers[0]
     (plain.root / "blobs" / "sha256" / layer.sha256).write_bytes(b"other")
     with pytest.raises(ChecksumError):
         write_layout([made], out, name="x", progress=Silent(), export=LayoutSource(plain.root))

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagebuild import oci, registry
+from imagebuild import oci
 from imagebuild.digest import Sha256, sha256_bytes
+from imagebuild.docker_credentials import Credentials, docker_config
 from imagebuild.errors import ArchiveError, ChecksumError, RegistryError, TargetError
 from imagebuild.ocibase import read_base
 from imagebuild.registry import Registry
-from imagebuild.registry_auth import Credentials, docker_config
+from imagebuild.transport import Patience
 from tests.support.artifacts import AMD64, ARM64
 from tests.support.baseimage import BaseImage, load
+from tests.support.real_registry import RealRegistry
 from tests.support.scripted_registry import Answer, Request, ScriptedRegistry
 
 if TYPE_CHECKING:
@@ -37,11 +39,18 @@ def _nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
-def ask(script: Callable[[Request], Answer], credentials: Credentials | None = None) -> bytes:
+QUICK = Patience(attempts=3, sleep=lambda _: None)
+
+
+def ask(
+    script: Callable[[Request], Answer],
+    credentials: Credentials | None = None,
+    timeout: tuple[float, float] = (10, 60),
+) -> bytes:
     """Return the manifest `DIGEST` from a registry with that script."""
     with (
         ScriptedRegistry(script) as server,
-        Registry(f"{server.host}/{NAME}", credentials) as client,
+        Registry(f"{server.host}/{NAME}", credentials, QUICK, timeout) as client,
     ):
         return client.manifest(DIGEST)
 
@@ -275,21 +284,19 @@ def test_nobody_at_the_address_is_a_registry_error() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with (
-        Registry(f"127.0.0.1:{port}/{NAME}") as client,
+        Registry(f"127.0.0.1:{port}/{NAME}", patience=QUICK) as client,
         pytest.raises(RegistryError, match="does not answer"),
     ):
         client.manifest(DIGEST)
 
 
-def test_a_registry_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_TIMEOUT", (0.2, 0.2))
-
+def test_a_registry_that_says_nothing_is_given_up() -> None:
     def script(_: Request) -> Answer:
         time.sleep(0.6)
         return Answer(200, MANIFEST)
 
     with pytest.raises(RegistryError, match="does not answer"):
-        ask(script)
+        ask(script, timeout=(0.2, 0.2))
 
 
 def blob(data: bytes, digest: Sha256, size: int) -> bytes:
@@ -343,24 +350,8 @@ def test_credentials_do_not_print() -> None:
 @pytest.fixture
 def real(tmp_path: Path) -> Iterator[str]:
     """The distribution project's own registry, on a free port of loopback."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    storage = {"filesystem": {"rootdirectory": str(tmp_path / "registry")}}
-    config = {"version": 0.1, "storage": storage, "http": {"addr": f"127.0.0.1:{port}"}}
-    (tmp_path / "registry.yml").write_text(json.dumps(config))
-    log = (tmp_path / "registry.log").open("wb")
-    command = ["docker-registry", "serve", str(tmp_path / "registry.yml")]
-    with log, subprocess.Popen(command, stdout=log, stderr=log) as process:
-        try:
-            for _ in range(100):
-                with socket.socket() as probe:
-                    if probe.connect_ex(("127.0.0.1", port)) == 0:
-                        break
-                time.sleep(0.1)
-            yield f"127.0.0.1:{port}"
-        finally:
-            process.terminate()
+    with RealRegistry(tmp_path / "registry") as registry:
+        yield registry.host
 
 
 def push(base: BaseImage, host: str) -> str:

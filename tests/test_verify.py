@@ -411,7 +411,7 @@ IMAGE_FORGED: dict[str, tuple[Callable[[Forger], None], str]] = {
     "other_base": (other_base, "the image is the official one with this layer"),
     "other_platform": (other_platform, "platform"),
     "diff_ids": (diff_ids, "diffID of our layer"),
-    "too_few_diff_ids": (too_few_diff_ids, "layout"),
+    "too_few_diff_ids": (too_few_diff_ids, "image"),
     "compressed": (compressed, "our layer has its writer's form"),
     "other_times": (other_times, "our layer has its writer's form"),
     "link": (special(tarfile.SYMTYPE, "etc/x"), "our layer is a tar of regular files in gzip"),
@@ -481,7 +481,7 @@ def test_a_folder_that_is_no_layout_is_red(tmp_path: Path, base: BaseImage) -> N
     report = verify_layout(base.root, replace(artifacts.facts(None)), progress=Silent())
     assert report.failures
     (base.root / "index.json").unlink()
-    assert names(verify_layout(base.root, artifacts.facts(None), progress=Silent())) == ["layout"]
+    assert names(verify_layout(base.root, artifacts.facts(None), progress=Silent())) == ["image"]
 
 
 def test_the_official_image_is_not_ours(base: BaseImage) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagebuild.cli import following
+from imagebuild.project import BUILDER
 from imagebuild.upstream import PLATFORMS
 
 if TYPE_CHECKING:
@@ -20,12 +21,14 @@ COMMANDS = {
     "show": "show",
     "checkpoint": "checkpoint",
     "verify": "verify",
+    "pull": "pull",
+    "reproduce": "reproduce",
     "lock": "lock",
     "edit": "edit",
     "export": "edit",
     **following.COMMANDS,
 }
-TARGETS = ("tree", "wheel", "layer", "image")
+TARGETS = ("tree", "wheel", "layer", "image", "official")
 
 _DESCRIPTION = """\
 A pinned vLLM release, a typed and tested patch set for consumer Blackwell (SM120/SM121), and what
@@ -71,9 +74,10 @@ def _add_build(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     build.add_argument(
         "--platform",
+        action="append",
         choices=PLATFORMS,
-        default=PLATFORMS[0],
-        help="default: %(default)s",
+        help="may be given several times: then the images stand behind one index, too; "
+        f"default: {PLATFORMS[0]}",
     )
     build.add_argument(
         "--source",
@@ -93,14 +97,75 @@ def _add_build(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="an OCI layout that holds the official image, instead of the registry",
     )
     build.add_argument(
-        "--export", action="store_true", help="image: copy the base's layers into the layout, too"
+        "--export",
+        nargs="?",
+        const="layout",
+        choices=("layout", "archive"),
+        help="image: whole, with the base's layers: as an OCI layout (the default), or as one file "
+        "that `docker load`, skopeo and podman read",
     )
+    build.add_argument(
+        "--push",
+        metavar="REF",
+        help="image: push it to REGISTRY/NAME[:TAG]; only what is not there yet is sent, and the "
+        "tag is set when all of it is there; default tag: the version",
+    )
+    build.add_argument(
+        "--sign",
+        metavar="KEY",
+        help="sign what is pushed with cosign: a key's file, or `keyless` in a CI with an identity",
+    )
+    build.add_argument("--record", action="store_true", help="note in release.lock what was pushed")
+    build.add_argument(
+        "--builder-id",
+        metavar="URI",
+        default=BUILDER,
+        help="who builds, for the provenance (default: %(default)s)",
+    )
+    _add_official(build)
     build.add_argument("--offline", action="store_true", help="use the cache only, no network")
     build.add_argument(
         "--no-wait",
         action="store_true",
         help="fail at once if another build works in the same folder, instead of waiting",
     )
+
+
+def _add_comparison(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what an artifact is compared with."""
+    parser.add_argument(
+        "--base", type=Path, metavar="LAYOUT", help="an OCI layout that holds the official image"
+    )
+    parser.add_argument("--line", help="default: the line whose version the artifact has")
+    parser.add_argument("--offline", action="store_true", help="use the cache only, no network")
+
+
+def _add_signer(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say who must have signed an image in a registry."""
+    parser.add_argument("--key", type=Path, metavar="FILE", help="the signer's public key (cosign)")
+    parser.add_argument("--identity", help="of a keyless signature: the certificate's identity")
+    parser.add_argument("--issuer", help="of a keyless signature: who vouched for the identity")
+
+
+def _add_official(build: argparse.ArgumentParser) -> None:
+    """Add the options of the target `official`."""
+    group = build.add_argument_group(
+        "official", "upstream's own Dockerfile over the patched tree, with docker buildx"
+    )
+    group.add_argument(
+        "--dry-run", action="store_true", help="prove what can be proven without building"
+    )
+    group.add_argument("--builder", metavar="NAME", help="a buildx builder, such as a remote one")
+    group.add_argument("--cache-from", action="append", metavar="SPEC", help="as buildx takes it")
+    group.add_argument("--cache-to", action="append", metavar="SPEC", help="as buildx takes it")
+    group.add_argument(
+        "--build-arg", action="append", metavar="NAME=VALUE", help="such as sccache's"
+    )
+    group.add_argument("--max-jobs", type=int, metavar="N", help="default: by cores and memory")
+    group.add_argument("--nvcc-threads", type=int, metavar="N", help="default: by architectures")
+    group.add_argument("--network", metavar="MODE", help="of the build's steps, such as `host`")
+    group.add_argument("--load", action="store_true", help="give the image to the running Docker")
+    group.add_argument("--output", type=Path, metavar="DIR", help="write it as an OCI archive")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -155,15 +220,53 @@ def make_parser() -> argparse.ArgumentParser:
     verify = _add(
         commands,
         "verify",
-        "compare a wheel or an OCI layout with the locks, file by file",
+        "compare a wheel or an image with the locks, file by file",
         "Trusts no label and no file name: everything that can be computed is computed.",
     )
-    verify.add_argument("path", type=Path, help="a .whl file, or the folder of an OCI layout")
     verify.add_argument(
+        "subject",
+        metavar="WHAT",
+        help="a .whl file; an image: the folder of an OCI layout, an archive of one (also of "
+        "`docker save`), docker-daemon:NAME, or REGISTRY/NAME@sha256:DIGEST",
+    )
+    verify.add_argument(
+        "--manifests-only",
+        action="store_true",
+        help="do not read the base's layers from the registry (some 10 GB)",
+    )
+    _add_comparison(verify)
+    _add_signer(verify)
+
+    pull = _add(
+        commands,
+        "pull",
+        "fetch an image from a registry, if it is what the locks say",
+        "Verified first: nothing of a wrong image is written. A tag is resolved once, and the\n"
+        "digest counts from there on.",
+    )
+    pull.add_argument("ref", metavar="REF", help="REGISTRY/NAME:TAG or REGISTRY/NAME@sha256:DIGEST")
+    into = pull.add_mutually_exclusive_group()
+    into.add_argument(
+        "--to", type=Path, metavar="DIR", help="an OCI layout; default: dist/pulled-DIGEST"
+    )
+    into.add_argument(
+        "--load", action="store_true", help="into the running Docker, by `docker pull`"
+    )
+    _add_comparison(pull)
+    _add_signer(pull)
+
+    reproduce = _add(
+        commands,
+        "reproduce",
+        "make again what was published, and compare",
+        "What release.lock lists: wheels and images by digest. Where an image differs, its layer\n"
+        "is fetched and the first file that differs is named.",
+    )
+    reproduce.add_argument("lines", nargs="*", metavar="LINE", help="default: all lines")
+    reproduce.add_argument(
         "--base", type=Path, metavar="LAYOUT", help="an OCI layout that holds the official image"
     )
-    verify.add_argument("--line", help="default: the line whose version the artifact has")
-    verify.add_argument("--offline", action="store_true", help="use the cache only, no network")
+    reproduce.add_argument("--offline", action="store_true", help="use the cache only, no network")
 
     lock = _add(
         commands,

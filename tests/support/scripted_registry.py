@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Self
@@ -20,12 +21,14 @@ class Answer:
         body: the content.
         headers: more headers.
         length: the declared length, if it is a lie.
+        pause: seconds before the second half of the body.
     """
 
     status: int = 200
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
     length: int | None = None
+    pause: float = 0.0
 
 
 @dataclass
@@ -35,6 +38,9 @@ class Request:
     path: str
     authorization: str | None
     accept: str | None
+    method: str = "GET"
+    body: bytes = b""
+    content_type: str | None = None
 
 
 class ScriptedRegistry:
@@ -51,9 +57,17 @@ class ScriptedRegistry:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def do_GET(self) -> None:
+            def _answer(self) -> None:
                 head = self.headers
-                request = Request(self.path, head.get("Authorization"), head.get("Accept"))
+                length = int(head.get("Content-Length") or 0)
+                request = Request(
+                    self.path,
+                    head.get("Authorization"),
+                    head.get("Accept"),
+                    self.command,
+                    self.rfile.read(length),
+                    head.get("Content-Type"),
+                )
                 outer.requests.append(request)
                 answer = script(request)
                 self.send_response(answer.status)
@@ -63,8 +77,14 @@ class ScriptedRegistry:
                 self.send_header("Content-Length", str(length))
                 self.send_header("Connection", "close")
                 self.end_headers()
-                self.wfile.write(answer.body)
                 self.close_connection = True
+                if self.command != "HEAD":
+                    half = len(answer.body) // 2 if answer.pause else 0
+                    self.wfile.write(answer.body[:half])
+                    time.sleep(answer.pause)
+                    self.wfile.write(answer.body[half:])
+
+            do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = _answer  # noqa: N815  (http.server)
 
             def log_message(self, *_: Any) -> None:  # noqa: ANN401
                 pass

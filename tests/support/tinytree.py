@@ -149,7 +149,8 @@ SDIST_ONLY: dict[str, bytes] = {
     "PKG-INFO": f"Metadata-Version: 2.4\nName: vllm\nVersion: {VERSION}\n".encode(),
     "docker/Dockerfile": b"ARG CUDA_VERSION=13.0.3\nARG PYTHON_VERSION=3.12\n"
     b"ARG FINAL_BASE_IMAGE=nvidia/cuda:${CUDA_VERSION}-base-ubuntu24.04\n"
-    b"FROM ${FINAL_BASE_IMAGE}\nARG torch_cuda_arch_list='12.0'\n",
+    b"FROM ${FINAL_BASE_IMAGE} AS vllm-openai\nARG torch_cuda_arch_list='12.0'\n"
+    b"ENV BUILT_FOR=${torch_cuda_arch_list}\nCOPY vllm /src/vllm\nCOPY .git/HEAD /src/HEAD\n",
     "requirements/cuda.txt": b"torch==2.14.0\nflashinfer-python==0.7.2.post1\n",
     "csrc/ops.cu": b"__global__ void nothing() {}\n",
     "tests/test_version.py": b"def test_version():\n    import vllm\n",
