@@ -112,13 +112,16 @@ def facts_for(
         revision=says.get(f"{OCI}revision"),
         epoch=builder.source_date_epoch(line),
     )
+    known = image_labels(labels)
+    if official is None and (line.image is None or platform not in line.image.platforms):
+        known.pop(f"{OCI}base.digest")  # the platform's manifest stands in the index, not at hand
     vouched = at_hand(lambda: sources.file(line.sdist))
     manifest = {} if vouched is None else sources.sdist(line).manifest()
     return Facts(
         line=line,
         platform=platform,
         expected={file: Sha256(digest) for file, digest in pins.produced.items()},
-        labels=image_labels(labels),
+        labels=known,
         epoch=labels.epoch,
         created_by=outputs.CREATED_BY,
         official=at_hand(lambda: sources.wheel(line, platform)),

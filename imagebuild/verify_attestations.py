@@ -12,6 +12,7 @@ from imagebuild.layer import Digests
 from imagebuild.release import NamedFile
 from imagebuild.sbom import CYCLONEDX, SPDX, cyclonedx, spdx
 from imagebuild.signing import Expected, check
+from imagebuild.verify_image import NO_BASE
 
 if TYPE_CHECKING:
     from imagebuild.project import Project
@@ -48,6 +49,9 @@ def check_attached(
             report.bad(f"{name} of the image", "one", f"another, {descriptor.digest}")
             continue
         seen.add(name)
+        if facts.base is None:
+            report.not_checked(f"{name} of the image", "the official image's manifest", NO_BASE)
+            continue
         try:
             _check(report, source, entry, digest, facts, project, found.kind, data)
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -20,6 +20,8 @@ from imagebuild.publish import Publisher, Pushed
 from imagebuild.reference import parse_reference
 from imagebuild.registry import Registry
 from imagebuild.transport import Patience
+from imagebuild.verify_image import entries
+from imagebuild.verify_registry import RegistrySubject, resolve
 from tests.support import artifacts
 from tests.support.artifacts import AMD64, ARM64, CREATED_BY, EPOCH
 from tests.support.baseimage import BaseImage, load
@@ -338,3 +340,24 @@ def test_an_error_while_pushing_is_one_that_a_person_can_act_on(bench: Bench) ->
     assert error.expected
     assert error.found
     assert error.next_command
+
+
+def test_a_tag_that_moves_between_two_calls_is_asked_once(bench: Bench) -> None:
+    bench.push()
+    other = (bench.base.get(bench.base.manifests[ARM64]), oci.MANIFEST)
+
+    def move(request: Request) -> Answer | None:
+        if request.path.endswith("/manifests/1"):
+            answer = Answer(200, bench.registry.manifests[OURS, "1"][0])
+            bench.registry.manifests[OURS, "1"] = other
+            return answer
+        return None
+
+    bench.registry.asked.clear()
+    bench.registry.fault = move
+    with bench.registry.serve() as server, Registry(f"{server.host}/{OURS}") as client:
+        digest = resolve(client, parse_reference(f"{server.host}/{OURS}:1"))
+        (entry,) = entries(client, RegistrySubject(client, digest).index())
+    assert digest == bench.image.digest
+    assert entry.data == bench.image.manifest
+    assert len([r for r in bench.registry.asked if r.path.endswith("/manifests/1")]) == 1
