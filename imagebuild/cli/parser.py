@@ -7,7 +7,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagebuild.cli import following
+from imagebuild.cli import following, image_options
 from imagebuild.project import BUILDER
 from imagebuild.upstream import PLATFORMS
 
@@ -122,50 +122,13 @@ def _add_build(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=BUILDER,
         help="who builds, for the provenance (default: %(default)s)",
     )
-    _add_official(build)
+    image_options.add_official(build)
     build.add_argument("--offline", action="store_true", help="use the cache only, no network")
     build.add_argument(
         "--no-wait",
         action="store_true",
         help="fail at once if another build works in the same folder, instead of waiting",
     )
-
-
-def _add_comparison(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say what an artifact is compared with."""
-    parser.add_argument(
-        "--base", type=Path, metavar="LAYOUT", help="an OCI layout that holds the official image"
-    )
-    parser.add_argument("--line", help="default: the line whose version the artifact has")
-    parser.add_argument("--offline", action="store_true", help="use the cache only, no network")
-
-
-def _add_signer(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say who must have signed an image in a registry."""
-    parser.add_argument("--key", type=Path, metavar="FILE", help="the signer's public key (cosign)")
-    parser.add_argument("--identity", help="of a keyless signature: the certificate's identity")
-    parser.add_argument("--issuer", help="of a keyless signature: who vouched for the identity")
-
-
-def _add_official(build: argparse.ArgumentParser) -> None:
-    """Add the options of the target `official`."""
-    group = build.add_argument_group(
-        "official", "upstream's own Dockerfile over the patched tree, with docker buildx"
-    )
-    group.add_argument(
-        "--dry-run", action="store_true", help="prove what can be proven without building"
-    )
-    group.add_argument("--builder", metavar="NAME", help="a buildx builder, such as a remote one")
-    group.add_argument("--cache-from", action="append", metavar="SPEC", help="as buildx takes it")
-    group.add_argument("--cache-to", action="append", metavar="SPEC", help="as buildx takes it")
-    group.add_argument(
-        "--build-arg", action="append", metavar="NAME=VALUE", help="such as sccache's"
-    )
-    group.add_argument("--max-jobs", type=int, metavar="N", help="default: by cores and memory")
-    group.add_argument("--nvcc-threads", type=int, metavar="N", help="default: by architectures")
-    group.add_argument("--network", metavar="MODE", help="of the build's steps, such as `host`")
-    group.add_argument("--load", action="store_true", help="give the image to the running Docker")
-    group.add_argument("--output", type=Path, metavar="DIR", help="write it as an OCI archive")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -234,8 +197,8 @@ def make_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="do not read the base's layers from the registry (some 10 GB)",
     )
-    _add_comparison(verify)
-    _add_signer(verify)
+    image_options.add_comparison(verify)
+    image_options.add_signer(verify)
 
     pull = _add(
         commands,
@@ -252,8 +215,8 @@ def make_parser() -> argparse.ArgumentParser:
     into.add_argument(
         "--load", action="store_true", help="into the running Docker, by `docker pull`"
     )
-    _add_comparison(pull)
-    _add_signer(pull)
+    image_options.add_comparison(pull)
+    image_options.add_signer(pull)
 
     reproduce = _add(
         commands,
