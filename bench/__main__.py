@@ -16,10 +16,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagebuild import assemble, checksums, series, upstream
+from imagebuild import upstream
+from imagebuild.fetch.sources import Sources
+from imagebuild.patching import assemble, checksums, series
 from imagebuild.progress import Silent
 from imagebuild.project import Project
-from imagebuild.sources import Sources
 
 ROOT = Path(__file__).resolve().parent.parent
 _REPEATS = 5

@@ -14,10 +14,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from imagebuild import releases, upstream
+from imagebuild import upstream
+from imagebuild.fetch.sources import Sources
+from imagebuild.following import releases
 from imagebuild.progress import Silent
 from imagebuild.project import CACHE_VARIABLE, Project, cache_root
-from imagebuild.sources import Sources
 
 ROOT = Path(__file__).resolve().parent.parent
 _KEPT = ("blobs", "verified", "releases")  # downloads; what is made of them is what is measured

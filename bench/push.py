@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.__main__ import ROOT
-from imagebuild import oci
+from imagebuild.artifacts.layer import Layer, LayerFile, serialize
 from imagebuild.digest import Sha256, sha256_bytes
-from imagebuild.image import Image, overlay_image
-from imagebuild.layer import Layer, LayerFile, serialize
-from imagebuild.ocibase import read_base
+from imagebuild.images import oci
+from imagebuild.images.image import Image, overlay_image
+from imagebuild.images.ocibase import read_base
+from imagebuild.images.publish import Publisher
+from imagebuild.images.reference import parse_reference
+from imagebuild.images.registry import Registry
 from imagebuild.progress import Silent
-from imagebuild.publish import Publisher
-from imagebuild.reference import parse_reference
-from imagebuild.registry import Registry
-from imagebuild.verify import Report
-from imagebuild.verify_image import read_entry
-from imagebuild.verify_registry import RegistrySubject
+from imagebuild.verifying.verify import Report
+from imagebuild.verifying.verify_image import read_entry
+from imagebuild.verifying.verify_registry import RegistrySubject
 from tests.support.real_registry import RealRegistry, Wire
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from imagebuild import assemble, checksums, files, release, series, state
+from imagebuild import files, release, state
 from imagebuild.errors import (
     BuildError,
     BusyError,
@@ -21,20 +21,21 @@ from imagebuild.errors import (
     UsageError,
 )
 from imagebuild.outputs import WRITERS, describe
+from imagebuild.patching import assemble, checksums, series
 from imagebuild.project import BUILDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from imagebuild.checksums import LineChecksums
-    from imagebuild.produced import Patchset
+    from imagebuild.fetch.sdist import SdistTree
+    from imagebuild.fetch.sources import Sources
+    from imagebuild.patching.checksums import LineChecksums
+    from imagebuild.patching.produced import Patchset
+    from imagebuild.patching.series import Series
     from imagebuild.progress import Progress
     from imagebuild.project import Project
     from imagebuild.release import Output
-    from imagebuild.sdist import SdistTree
-    from imagebuild.series import Series
-    from imagebuild.sources import Sources
     from imagebuild.upstream import Line, Platform
 
     Made = tuple[Output, list[Path]]
@@ -268,7 +269,8 @@ def run(build: Build) -> list[Row]:
     Raises:
         BuildError: if a target that was named cannot be made, or the inputs are not right.
     """
-    from imagebuild import attest, shipment  # noqa: PLC0415  (they build on this module)
+    from imagebuild.attesting import attest  # noqa: PLC0415  (they build on this module)
+    from imagebuild.images import shipment  # noqa: PLC0415  (they build on this module)
 
     request = build.request
     with holding(request.dist, build.progress, wait=request.wait):

@@ -16,8 +16,8 @@ from imagebuild.release import NamedFile
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from imagebuild.artifacts.layer import Layer
     from imagebuild.builder import Build
-    from imagebuild.layer import Layer
     from imagebuild.release import Output, Release
     from imagebuild.upstream import Line, Platform
 
@@ -43,7 +43,7 @@ class _Wheel:
         return [build.line.wheel(platform).sha256]
 
     def write(self, build: Build, platform: Platform) -> tuple[Output, list[Path]]:
-        from imagebuild.wheel import write_wheel  # noqa: PLC0415  (kept out of start-up)
+        from imagebuild.artifacts.wheel import write_wheel  # noqa: PLC0415  (kept out of start-up)
 
         request = build.request
         made = write_wheel(
@@ -77,10 +77,10 @@ class _Image:
         ]
 
     def write(self, build: Build, platform: Platform) -> tuple[Output, list[Path]]:
-        from imagebuild.image import overlay_image  # noqa: PLC0415  (kept out of start-up)
-        from imagebuild.labels import ImageFacts, image_labels  # noqa: PLC0415
-        from imagebuild.ocibase import read_base  # noqa: PLC0415
-        from imagebuild.ocilayout import write_layout  # noqa: PLC0415
+        from imagebuild.images.image import overlay_image  # noqa: PLC0415  (kept out of start-up)
+        from imagebuild.images.labels import ImageFacts, image_labels  # noqa: PLC0415
+        from imagebuild.images.ocibase import read_base  # noqa: PLC0415
+        from imagebuild.images.ocilayout import write_layout  # noqa: PLC0415
 
         request, line = build.request, build.line
         digest = parse_sha256(line.image_digest(platform))
@@ -161,7 +161,7 @@ WRITERS: dict[str, Writer] = {
 
 def write_layer(build: Build, platform: Platform) -> Layer:
     """Write the overlay layer into the output folder."""
-    from imagebuild.layer import write_layer as write  # noqa: PLC0415  (kept out of start-up)
+    from imagebuild.artifacts.layer import write_layer as write  # noqa: PLC0415  (kept out of start-up)
 
     vouched = {path: entry.sha256 for path, entry in build.upstream.manifest().items()}
     return write(

@@ -44,7 +44,7 @@ class Project:
 
     def revision(self) -> str | None:
         """Return the commit of this checkout; None outside git, or if a tracked file is changed."""
-        from imagebuild.git import Git  # noqa: PLC0415  (kept out of start-up)
+        from imagebuild.fetch.git import Git  # noqa: PLC0415  (kept out of start-up)
 
         if not (self.root / ".git").exists():
             return None

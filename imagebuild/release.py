@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from imagebuild.artifact import Artifact
-    from imagebuild.image import Image
-    from imagebuild.layer import Layer
-    from imagebuild.ocilayout import Kind, Layout
+    from imagebuild.artifacts.artifact import Artifact
+    from imagebuild.artifacts.layer import Layer
+    from imagebuild.images.image import Image
+    from imagebuild.images.ocilayout import Kind, Layout
 
 SCHEMA = 1
 NAME = "release.json"

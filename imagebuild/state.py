@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from imagebuild import files
-from imagebuild.cache import Fingerprint, fingerprint
+from imagebuild.fetch.cache import Fingerprint, fingerprint
 from imagebuild.release import Output
 
 NAME = ".build-state.json"

@@ -10,7 +10,7 @@ import msgspec
 
 from imagebuild import schema
 from imagebuild.errors import LockError, UnpinnedError, UsageError
-from imagebuild.metadata import is_tree_path
+from imagebuild.patching.metadata import is_tree_path
 from imagebuild.schema import (
     Commit,
     CommitPrefix,

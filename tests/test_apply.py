@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagebuild import apply, assemble, checksums
-from imagebuild.apply import FileState, Outcome, Plan
-from imagebuild.checksums import LineChecksums, TargetPin
 from imagebuild.errors import (
     ChecksumError,
     ConflictError,
@@ -20,7 +17,10 @@ from imagebuild.errors import (
     TargetGoneError,
     UpstreamedError,
 )
-from imagebuild.tree import DirTree, MemoryTree, Tree
+from imagebuild.fetch.tree import DirTree, MemoryTree, Tree
+from imagebuild.patching import apply, assemble, checksums
+from imagebuild.patching.apply import FileState, Outcome, Plan
+from imagebuild.patching.checksums import LineChecksums, TargetPin
 from tests.support import patching, tiny
 from tests.support.tiny import BOUNDS, CLEAR, KERNELS, WORKER, Change, Edit
 from tests.support.tinytree import TREE
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from imagebuild.series import Series
+    from imagebuild.patching.series import Series
 
 FIXED = BOUNDS.put_in(TREE)
 OLD_KERNEL, NEW_KERNEL = b"column = count - 1\n", b"column = max(count - 1, 0)\n"

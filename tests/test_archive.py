@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imagebuild.archive import Limits, Member, SourceArchive
 from imagebuild.digest import sha256_bytes
 from imagebuild.errors import ArchiveError, SourceError
+from imagebuild.fetch.archive import Limits, Member, SourceArchive
 from tests.support.tarballs import GOOD, PROGRAM, TOP, entry, good, pack, sdist, tar
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from imagebuild import apply, assemble, identity
 from imagebuild.digest import sha256_bytes
 from imagebuild.errors import (
     ChecksumError,
@@ -17,7 +16,8 @@ from imagebuild.errors import (
     PartialError,
     UpstreamedError,
 )
-from imagebuild.tree import DirTree, MemoryTree
+from imagebuild.fetch.tree import DirTree, MemoryTree
+from imagebuild.patching import apply, assemble, identity
 from tests.support import patching, tiny
 from tests.support.tiny import BOUNDS, CLEAR, KERNELS, REPORT, WARNING, WORKER, Change, Edit
 from tests.support.tinytree import TREE
@@ -25,7 +25,7 @@ from tests.support.tinytree import TREE
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from imagebuild.produced import Patchset
+    from imagebuild.patching.produced import Patchset
 
 FINAL = CLEAR.put_in(WARNING.put_in(BOUNDS.put_in(TREE)))
 

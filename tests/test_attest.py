@@ -11,19 +11,19 @@ from cyclonedx.validation.json import JsonStrictValidator
 from spdx_tools.spdx.parser.json import json_parser
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
-from imagebuild import oci
-from imagebuild.basepackages import Package, packages
+from imagebuild.attesting.basepackages import Package, packages
+from imagebuild.attesting.provenance import Inputs, statement
+from imagebuild.attesting.sbom import Contents, cyclonedx, spdx
 from imagebuild.digest import Sha256, sha256_bytes
 from imagebuild.errors import ArchiveError
-from imagebuild.ocilayout import LayoutSource
+from imagebuild.images import oci
+from imagebuild.images.ocilayout import LayoutSource
+from imagebuild.images.publish import Publisher
+from imagebuild.images.reference import parse_reference
+from imagebuild.images.referrers import Attachment, attach, fallback_tag, listed, read, subject_of
+from imagebuild.images.registry import Registry
 from imagebuild.progress import Silent
-from imagebuild.provenance import Inputs, statement
-from imagebuild.publish import Publisher
-from imagebuild.reference import parse_reference
-from imagebuild.referrers import Attachment, attach, fallback_tag, listed, read, subject_of
-from imagebuild.registry import Registry
 from imagebuild.release import NamedFile
-from imagebuild.sbom import Contents, cyclonedx, spdx
 from tests.support import tiny as tinies
 from tests.support.artifacts import AMD64, EPOCH
 from tests.support.baseimage import BaseImage, tar

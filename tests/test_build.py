@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import filelock
 import pytest
 
-from imagebuild import equality, errors, release
+from imagebuild import errors, release
 from imagebuild.digest import sha256_file
-from imagebuild.git import Git
+from imagebuild.fetch import equality
+from imagebuild.fetch.git import Git
 from imagebuild.project import Project
 from tests.support import tiny as tinies
 from tests.support.command import Command

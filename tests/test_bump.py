@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from imagebuild import bump, newline, pending, rerun, series, upstream
+from imagebuild import upstream
 from imagebuild.cli import main
 from imagebuild.errors import SourceError
-from imagebuild.git import environment
-from imagebuild.sources import Sources
+from imagebuild.fetch.git import environment
+from imagebuild.fetch.sources import Sources
+from imagebuild.following import bump, newline, pending, rerun
+from imagebuild.patching import series
 from tests.support import following, simple_index, tiny
 from tests.support.tinytree import TREE
 

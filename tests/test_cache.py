@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagebuild.cache import Cache
 from imagebuild.digest import sha256_bytes
 from imagebuild.errors import StorageError
+from imagebuild.fetch.cache import Cache
 from tests.support.watching import Watching
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ SHA256 = sha256_bytes(CONTENT)
 
 HOLD = """
 import sys, pathlib
-from imagebuild.cache import Cache
+from imagebuild.fetch.cache import Cache
 from imagebuild.progress import Silent
 with Cache(pathlib.Path(sys.argv[1])).lock("a-name", Silent(), "file"):
     print("held", flush=True)

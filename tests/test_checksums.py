@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imagebuild import checksums
-from imagebuild.checksums import Checksums, LineChecksums, TargetPin
 from imagebuild.errors import ChecksumError, LockError
+from imagebuild.patching import checksums
+from imagebuild.patching.checksums import Checksums, LineChecksums, TargetPin
 from tests.support import tiny
 
 LOCK = Path("checksums.lock")

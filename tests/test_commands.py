@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagebuild import checksums, errors, upstream
+from imagebuild import errors, upstream
 from imagebuild.digest import sha256_bytes
-from imagebuild.git import Git
+from imagebuild.fetch.git import Git
+from imagebuild.patching import checksums
 from tests.support import tiny as tinies
 from tests.support.baseimage import BaseImage
 from tests.support.command import Command

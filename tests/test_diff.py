@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from imagebuild import diff
 from imagebuild.errors import PatchFormatError
+from imagebuild.patching import diff
 from tests.support import patching, tiny
 
 NEWLINE = b"\n"

@@ -10,9 +10,9 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from imagebuild.docker_credentials import Credentials, docker_config
 from imagebuild.errors import RegistryError
-from imagebuild.registry import Registry
+from imagebuild.images.docker_credentials import Credentials, docker_config
+from imagebuild.images.registry import Registry
 from tests.support.scripted_registry import Answer, Request, ScriptedRegistry
 from tests.test_registry import DIGEST, MANIFEST, NAME
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagebuild import download
-from imagebuild.cache import Cache
 from imagebuild.errors import ChecksumError, SourceError
+from imagebuild.fetch import download
+from imagebuild.fetch.cache import Cache
 from imagebuild.upstream import FilePin
 from tests.support.simple_index import HTML, JSON, Fault, Sleeps, closed_port, configure, serving
 from tests.support.watching import Watching

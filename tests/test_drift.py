@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagebuild import apply, carry, dropwhen, explain, overlaps, scratch, threeway
-from imagebuild.series import Series
+from imagebuild.following import carry, overlaps, threeway
+from imagebuild.patching import apply, dropwhen, explain, scratch
+from imagebuild.patching.series import Series
 from tests.support import tiny, upstreams
 from tests.support.tinytree import TREE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from imagebuild.apply import Report
-    from imagebuild.carry import Carried
+    from imagebuild.following.carry import Carried
+    from imagebuild.patching.apply import Report
     from tests.support.upstreams import Upstream
 
 

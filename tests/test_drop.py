@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagebuild import series
 from imagebuild.cli import main
+from imagebuild.patching import series
 from tests.support import following, simple_index, tiny
 from tests.support.tinytree import TREE
 

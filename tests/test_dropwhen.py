@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from imagebuild.dropwhen import defines, holds, upstreamed
-from imagebuild.metadata import DropWhen
-from imagebuild.tree import MemoryTree
+from imagebuild.fetch.tree import MemoryTree
+from imagebuild.patching.dropwhen import defines, holds, upstreamed
+from imagebuild.patching.metadata import DropWhen
 
 FILE = "vllm/a.py"
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imagebuild import apply, explain, hunks
-from imagebuild.apply import Outcome
-from imagebuild.tree import MemoryTree
+from imagebuild.fetch.tree import MemoryTree
+from imagebuild.patching import apply, explain, hunks
+from imagebuild.patching.apply import Outcome
 from tests.support import patching, tiny
 from tests.support.tiny import BOUNDS, KERNELS, WORKER, Change, Edit
 from tests.support.tinytree import TREE
 
 if TYPE_CHECKING:
-    from imagebuild.apply import Report
+    from imagebuild.patching.apply import Report
 
 FIXED = BOUNDS.put_in(TREE)
 DRIFTED = TREE | {

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from imagebuild import apply, heatmap, matrix, proofs, series, statustable, upstream
-from imagebuild.apply import Outcome
+from imagebuild import upstream
+from imagebuild.fetch.sources import Sources
+from imagebuild.following import heatmap, matrix, proofs, statustable
+from imagebuild.patching import apply, series
+from imagebuild.patching.apply import Outcome
+from imagebuild.patching.series import Series
 from imagebuild.progress import Silent
 from imagebuild.project import Project
-from imagebuild.series import Series
-from imagebuild.sources import Sources
 from tests.support import examples, mutations
 from tests.support.command import ROOT
 
 if TYPE_CHECKING:
-    from imagebuild.matrix import Matrix
+    from imagebuild.following.matrix import Matrix
 
 pytestmark = pytest.mark.upstream
 

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from imagebuild import apply, checksums, diff, hunks, metadata, series, upstream
-from imagebuild.apply import Outcome
-from imagebuild.checksums import Checksums, LineChecksums, TargetPin
+from imagebuild import upstream
 from imagebuild.errors import BuildError
-from imagebuild.series import Series
-from imagebuild.tree import MemoryTree
+from imagebuild.fetch.tree import MemoryTree
+from imagebuild.patching import apply, checksums, diff, hunks, metadata, series
+from imagebuild.patching.apply import Outcome
+from imagebuild.patching.checksums import Checksums, LineChecksums, TargetPin
+from imagebuild.patching.series import Series
 from tests.support import patching, tiny
 from tests.support.tinytree import TREE
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagebuild import equality
-from imagebuild.cache import Cache
 from imagebuild.errors import ChecksumError, SourceError
-from imagebuild.gitsource import GitTree, check_equals
-from imagebuild.sdist import SdistTree
-from imagebuild.tree import DirTree
+from imagebuild.fetch import equality
+from imagebuild.fetch.cache import Cache
+from imagebuild.fetch.gitsource import GitTree, check_equals
+from imagebuild.fetch.sdist import SdistTree
+from imagebuild.fetch.tree import DirTree
 from tests.support.simple_index import closed_port
 from tests.support.tarballs import TOP, entry, pack, tar
 from tests.support.watching import Watching

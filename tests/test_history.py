@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from imagebuild import history, upstream
+from imagebuild import upstream
+from imagebuild.following import history
 from tests.support import simple_index, tiny, upstreams
 
 if TYPE_CHECKING:

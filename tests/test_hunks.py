@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagebuild import hunks
-from imagebuild.hunks import Lines
+from imagebuild.patching import hunks
+from imagebuild.patching.hunks import Lines
 from tests.support import patching, tiny
 from tests.support.patching import states
 from tests.support.tinytree import TREE
 
 if TYPE_CHECKING:
-    from imagebuild.diff import Hunk
+    from imagebuild.patching.diff import Hunk
 
 KERNELS = TREE[tiny.KERNELS]
 FIXED = KERNELS.replace(b"column = count - 1\n", b"column = max(count - 1, 0)\n")

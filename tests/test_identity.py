@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from imagebuild import checksums, identity, upstream
+from imagebuild import upstream
 from imagebuild.errors import DriftedError
-from imagebuild.tree import MemoryTree
+from imagebuild.fetch.tree import MemoryTree
+from imagebuild.patching import checksums, identity
 from tests.support import patching, tiny
 from tests.support.tinytree import TREE
 

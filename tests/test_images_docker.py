@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from imagebuild import oci
 from imagebuild.digest import sha256_bytes
-from imagebuild.ocilayout import LayoutSource
+from imagebuild.images import oci
+from imagebuild.images.ocilayout import LayoutSource
 from tests.support import tiny as tinies
 from tests.support.baseimage import BaseImage
 from tests.support.command import Command

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from imagebuild.labels import image_labels, rfc3339
+from imagebuild.images.labels import image_labels, rfc3339
 from tests.support.artifacts import image_facts
 
 BASE = "sha256:" + "0" * 64

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagebuild import record
+from imagebuild.artifacts import record
+from imagebuild.artifacts.gzipstored import StoredGzip
+from imagebuild.artifacts.layer import LayerFile, serialize
 from imagebuild.digest import sha256_bytes, sha256_file
-from imagebuild.gzipstored import StoredGzip
-from imagebuild.layer import LayerFile, serialize
 from tests.support import artifacts
 from tests.support.artifacts import EPOCH, NEW, PATCHED, SITE, new, patched, patchset
 from tests.support.baseimage import apply_layer, installed, tar

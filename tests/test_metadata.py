@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from imagebuild import metadata
 from imagebuild.errors import LockError
+from imagebuild.patching import metadata
 from tests.support import tiny
 
 FILE = Path("a.toml")

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from imagebuild import oci
 from imagebuild.digest import Sha256, sha256_bytes
 from imagebuild.errors import ArchiveError, ChecksumError, LockError, StorageError, TargetError
-from imagebuild.image import Image, overlay_image
-from imagebuild.labels import image_labels
-from imagebuild.ocibase import Base, read_base
-from imagebuild.ocilayout import LAYOUT, LayoutSource, write_layout
+from imagebuild.images import oci
+from imagebuild.images.image import Image, overlay_image
+from imagebuild.images.labels import image_labels
+from imagebuild.images.ocibase import Base, read_base
+from imagebuild.images.ocilayout import LAYOUT, LayoutSource, write_layout
 from imagebuild.progress import Silent
 from tests.support import artifacts
 from tests.support.artifacts import AMD64, ARM64, CREATED_BY, EPOCH
@@ -348,7 +348,7 @@ def test_a_killed_writer_leaves_no_layout_and_the_next_run_succeeds(
 ) -> None:
     code = (
         "import sys, time, pathlib\n"
-        "from imagebuild.ocilayout import LayoutSource, write_layout\n"
+        "from imagebuild.images.ocilayout import LayoutSource, write_layout\n"
         "from imagebuild.progress import Silent\n"
         "from tests.support.baseimage import BaseImage\n"
         "from tests import test_oci\n"

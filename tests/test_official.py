@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tomlkit
 
-from imagebuild import dockerfile, official
-from imagebuild.archgate import covered
-from imagebuild.official import Machine, Options, parallel, policy
-from imagebuild.official_run import run
+from imagebuild.officialbuild import dockerfile, official
+from imagebuild.officialbuild.archgate import covered
+from imagebuild.officialbuild.official import Machine, Options, parallel, policy
+from imagebuild.officialbuild.official_run import run
 from imagebuild.project import cache_root
 from tests.support import tiny as tinies
 from tests.support.baseimage import BaseImage

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagebuild import package_index, pip_settings
 from imagebuild.errors import SourceError
+from imagebuild.fetch import package_index, pip_settings
 from tests.support.simple_index import JSON, Fault, Sleeps, closed_port, configure, serving
 
 if TYPE_CHECKING:

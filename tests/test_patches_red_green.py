@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagebuild import series, upstream
+from imagebuild import upstream
+from imagebuild.patching import series
 from imagebuild.project import Project
 from tests.patched import environment, runner, trees
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imagebuild.metadata import Metadata
+    from imagebuild.patching.metadata import Metadata
     from tests.patched.environment import Site
     from tests.patched.runner import Result
 

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagebuild import apply, proofs
-from imagebuild.apply import Outcome
 from imagebuild.errors import LockError, UpstreamedError
-from imagebuild.series import Series
-from imagebuild.tree import MemoryTree
+from imagebuild.fetch.tree import MemoryTree
+from imagebuild.following import proofs
+from imagebuild.patching import apply
+from imagebuild.patching.apply import Outcome
+from imagebuild.patching.series import Series
 from tests.support import mutations, patching, tiny, upstreams
 from tests.support.tinytree import TREE
 
 if TYPE_CHECKING:
-    from imagebuild.series import Patch
+    from imagebuild.patching.series import Patch
 
 KERNELS = tiny.KERNELS
 

@@ -18,9 +18,9 @@ import pytest
 
 from imagebuild.cli import main
 from imagebuild.errors import RegistryError, UsageError
-from imagebuild.git import Git, environment
+from imagebuild.fetch.git import Git, environment
+from imagebuild.following.pullrequest import BOT, Change, Target, publish
 from imagebuild.project import Project
-from imagebuild.pullrequest import BOT, Change, Target, publish
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,7 +206,7 @@ def test_the_token_stands_in_no_argument(
         seen.extend(command)
         return real(command, **options)
 
-    monkeypatch.setattr("imagebuild.pullrequest.subprocess.run", watch)
+    monkeypatch.setattr("imagebuild.following.pullrequest.subprocess.run", watch)
     checkout.publish()
     assert seen
     assert not any("secret" in word for word in seen)

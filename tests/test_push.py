@@ -11,15 +11,15 @@ import pytest
 
 from imagebuild.digest import Sha256, sha256_bytes
 from imagebuild.errors import ChecksumError, RegistryError, UsageError
-from imagebuild.image import Image, index_of, overlay_image
-from imagebuild.labels import image_labels
-from imagebuild.ocibase import read_base
-from imagebuild.ocilayout import LayoutSource
+from imagebuild.fetch.transport import Patience
+from imagebuild.images.image import Image, index_of, overlay_image
+from imagebuild.images.labels import image_labels
+from imagebuild.images.ocibase import read_base
+from imagebuild.images.ocilayout import LayoutSource
+from imagebuild.images.publish import Publisher, Pushed
+from imagebuild.images.reference import Reference, parse_reference
+from imagebuild.images.registry import Registry
 from imagebuild.progress import Silent
-from imagebuild.publish import Publisher, Pushed
-from imagebuild.reference import Reference, parse_reference
-from imagebuild.registry import Registry
-from imagebuild.transport import Patience
 from tests.support import artifacts
 from tests.support.artifacts import AMD64, ARM64, CREATED_BY, EPOCH
 from tests.support.baseimage import BaseImage
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from imagebuild import upstream
-    from imagebuild.ocibase import Source
+    from imagebuild.images.ocibase import Source
 
 BIG = os.urandom(1 << 20)
 QUICK = Patience(attempts=4, sleep=lambda _: None)

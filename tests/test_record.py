@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagebuild import record
+from imagebuild.artifacts import record
+from imagebuild.artifacts.record import Row
 from imagebuild.errors import ArchiveError
-from imagebuild.record import Row
 
 PATHS = st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), min_size=1, max_size=40)
 

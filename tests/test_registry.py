@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagebuild import oci
 from imagebuild.digest import Sha256, sha256_bytes
-from imagebuild.docker_credentials import Credentials, docker_config
 from imagebuild.errors import ArchiveError, ChecksumError, RegistryError, TargetError
-from imagebuild.ocibase import read_base
-from imagebuild.registry import Registry
-from imagebuild.transport import Patience
+from imagebuild.fetch.transport import Patience
+from imagebuild.images import oci
+from imagebuild.images.docker_credentials import Credentials, docker_config
+from imagebuild.images.ocibase import read_base
+from imagebuild.images.registry import Registry
 from tests.support.artifacts import AMD64, ARM64
 from tests.support.baseimage import BaseImage, load
 from tests.support.real_registry import RealRegistry

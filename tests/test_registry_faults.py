@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagebuild import oci
 from imagebuild.digest import parse_sha256, sha256_bytes
 from imagebuild.errors import ArchiveError, BuildError, ChecksumError, RegistryError, TargetError
-from imagebuild.image import Image, overlay_image
-from imagebuild.labels import image_labels
-from imagebuild.ocibase import read_base
-from imagebuild.ocilayout import LayoutSource
+from imagebuild.fetch.transport import Patience
+from imagebuild.images import oci
+from imagebuild.images.image import Image, overlay_image
+from imagebuild.images.labels import image_labels
+from imagebuild.images.ocibase import read_base
+from imagebuild.images.ocilayout import LayoutSource
+from imagebuild.images.publish import Publisher, Pushed
+from imagebuild.images.reference import parse_reference
+from imagebuild.images.registry import Registry
 from imagebuild.progress import Silent
-from imagebuild.publish import Publisher, Pushed
-from imagebuild.reference import parse_reference
-from imagebuild.registry import Registry
-from imagebuild.transport import Patience
-from imagebuild.verify_image import entries
-from imagebuild.verify_registry import RegistrySubject, resolve
+from imagebuild.verifying.verify_image import entries
+from imagebuild.verifying.verify_registry import RegistrySubject, resolve
 from tests.support import artifacts
 from tests.support.artifacts import AMD64, ARM64, CREATED_BY, EPOCH
 from tests.support.baseimage import BaseImage, load

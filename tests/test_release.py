@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagebuild import release
-from imagebuild.artifact import Artifact
+from imagebuild.artifacts.artifact import Artifact
 from imagebuild.digest import sha256_file
 from imagebuild.errors import LockError
-from imagebuild.image import overlay_image
-from imagebuild.ocibase import read_base
-from imagebuild.ocilayout import LayoutSource
+from imagebuild.images.image import overlay_image
+from imagebuild.images.ocibase import read_base
+from imagebuild.images.ocilayout import LayoutSource
 from imagebuild.release import NamedFile, Release, Tool, TreeOutput, Upstream
 from tests.support import artifacts
 from tests.support.artifacts import AMD64, CREATED_BY, EPOCH

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagebuild import errors, release, scratch, series, upstream
+from imagebuild import errors, release, upstream
 from imagebuild.digest import sha256_file
+from imagebuild.fetch.sources import Sources
+from imagebuild.patching import scratch, series
 from imagebuild.progress import Silent
 from imagebuild.project import Project
-from imagebuild.sources import Sources
 from tests.support.command import ROOT
 
 if TYPE_CHECKING:

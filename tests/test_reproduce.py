@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagebuild import releaselock
+from imagebuild.attesting import releaselock
+from imagebuild.attesting.releaselock import Published, ReleaseLock, Wheel
 from imagebuild.errors import LockError
 from imagebuild.project import Project
-from imagebuild.releaselock import Published, ReleaseLock, Wheel
 from tests.support import tiny as tinies
 from tests.support.baseimage import BaseImage
 from tests.support.command import ROOT, Command

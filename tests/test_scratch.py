@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagebuild import scratch
 from imagebuild.errors import (
     BuildError,
     ConflictError,
@@ -19,8 +18,9 @@ from imagebuild.errors import (
     PatchFormatError,
     UsageError,
 )
-from imagebuild.git import Git
-from imagebuild.tree import MemoryTree
+from imagebuild.fetch.git import Git
+from imagebuild.fetch.tree import MemoryTree
+from imagebuild.patching import scratch
 from tests.support import patching, tiny
 from tests.support.tiny import BOUNDS, CLEAR, KERNELS, WARNING, Change, Edit
 from tests.support.tinytree import TREE
@@ -28,7 +28,7 @@ from tests.support.tinytree import TREE
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from imagebuild.series import Series
+    from imagebuild.patching.series import Series
 
 ODD = Change(
     "odd-words",

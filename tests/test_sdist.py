@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagebuild import download
-from imagebuild.cache import Cache
 from imagebuild.errors import ArchiveError, BuildError, ChecksumError, SourceError, StorageError
+from imagebuild.fetch import download
+from imagebuild.fetch.cache import Cache
+from imagebuild.fetch.sdist import SdistTree
 from imagebuild.progress import Silent
-from imagebuild.sdist import SdistTree
 from imagebuild.upstream import FilePin
 from tests.support.tarballs import GOOD, PROGRAM, TOP, entry, good, pack, sdist, tar
 from tests.support.watching import Watching
@@ -27,17 +27,17 @@ from tests.support.watching import Watching
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from imagebuild.fetch.tree import Tree
     from imagebuild.progress import Verb
-    from imagebuild.tree import Tree
 
 SHA256 = hashlib.sha256(sdist()).hexdigest()
 ROOT = Path(__file__).parents[1]
 
 OPEN = """
 import pathlib, sys
-from imagebuild.cache import Cache
+from imagebuild.fetch.cache import Cache
 from imagebuild.progress import Silent
-from imagebuild.sdist import SdistTree
+from imagebuild.fetch.sdist import SdistTree
 archive, sha256, root = sys.argv[1:]
 SdistTree.open(pathlib.Path(archive), sha256, Cache(pathlib.Path(root)), Silent())
 """

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from imagebuild import series
 from imagebuild.errors import LockError, PatchFormatError
+from imagebuild.patching import series
 from imagebuild.project import Project
 from tests.support import tiny
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from imagebuild.artifacts.shipping import Fate, fate, shipped
 from imagebuild.errors import TargetError
-from imagebuild.shipping import Fate, fate, shipped
 from tests.support.artifacts import new, patched, patchset
 
 BUILT = [

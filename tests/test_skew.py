@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from imagebuild import metadata, skew, upstream
+from imagebuild import upstream
 from imagebuild.digest import Sha256
 from imagebuild.errors import LockError
-from imagebuild.release_facts import ReleaseFacts
+from imagebuild.fetch.release_facts import ReleaseFacts
+from imagebuild.following import skew
+from imagebuild.patching import metadata
 from tests.support import patching, tiny
 
 if TYPE_CHECKING:
-    from imagebuild.series import Patch
+    from imagebuild.patching.series import Patch
 
 LINE = upstream.parse(tiny.upstream_lock(), Path("upstream.lock")).lines[tiny.LINE]
 

@@ -10,14 +10,16 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from imagebuild import apply, heatmap, identity, matrix, overlaps, status, statustable, upstream
-from imagebuild.checksums import LineChecksums
+from imagebuild import upstream
 from imagebuild.cli import main
 from imagebuild.digest import Sha256, sha256_bytes
+from imagebuild.fetch.sources import Sources
+from imagebuild.fetch.tree import MemoryTree
+from imagebuild.following import heatmap, matrix, overlaps, status, statustable
+from imagebuild.patching import apply, identity
+from imagebuild.patching.checksums import LineChecksums
+from imagebuild.patching.series import Series
 from imagebuild.progress import Silent
-from imagebuild.series import Series
-from imagebuild.sources import Sources
-from imagebuild.tree import MemoryTree
 from tests.support import following, patching, simple_index, tiny
 from tests.support.command import ROOT
 from tests.support.tinytree import TREE
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from imagebuild.matrix import Matrix
+    from imagebuild.following.matrix import Matrix
     from tests.support.following import Following
 
 DRIFT = {tiny.WORKER: TREE[tiny.WORKER].replace(b"offset = accepted - 1", b"offset = accepted - 2")}

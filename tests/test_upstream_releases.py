@@ -6,12 +6,13 @@ import datetime as dt
 
 import pytest
 
-from imagebuild import releases, upstream
+from imagebuild import upstream
 from imagebuild.errors import SourceError, UsageError
-from imagebuild.package_index import IndexFile
+from imagebuild.fetch.package_index import IndexFile
+from imagebuild.fetch.sources import Sources
+from imagebuild.following import releases
+from imagebuild.following.releases import Release
 from imagebuild.progress import Silent
-from imagebuild.releases import Release
-from imagebuild.sources import Sources
 from tests.support import simple_index, tiny
 from tests.support.command import ROOT
 
@@ -110,7 +111,7 @@ def test_an_index_that_fails_is_not_taken_for_nothing_new(monkeypatch: pytest.Mo
         simple_index.configure(
             monkeypatch, index_url=index.url, extra_index_url=simple_index.closed_port()
         )
-        monkeypatch.setattr("imagebuild.transport.Patience.pause", lambda *_: None)
+        monkeypatch.setattr("imagebuild.fetch.transport.Patience.pause", lambda *_: None)
         with pytest.raises(SourceError):
             releases.listed(Sources.for_run(Silent(), offline=False))
 

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from imagebuild import oci
+from imagebuild.artifacts.layer import LayerFile, serialize
+from imagebuild.artifacts.zipfmt import open_zip
+from imagebuild.artifacts.zipwrite import ZipWriter
 from imagebuild.digest import Sha256, sha256_bytes
 from imagebuild.errors import VerifyError
-from imagebuild.image import overlay_image
-from imagebuild.labels import image_labels
-from imagebuild.layer import LayerFile, serialize
-from imagebuild.ocibase import read_base
-from imagebuild.ocilayout import LAYOUT, LayoutSource, write_layout
+from imagebuild.images import oci
+from imagebuild.images.image import overlay_image
+from imagebuild.images.labels import image_labels
+from imagebuild.images.ocibase import read_base
+from imagebuild.images.ocilayout import LAYOUT, LayoutSource, write_layout
 from imagebuild.progress import Silent
-from imagebuild.verify import Check, Report, Verdict
-from imagebuild.verify_layout import verify_layout
-from imagebuild.verify_wheel import verify_wheel
-from imagebuild.zipfmt import open_zip
-from imagebuild.zipwrite import ZipWriter
+from imagebuild.verifying.verify import Check, Report, Verdict
+from imagebuild.verifying.verify_layout import verify_layout
+from imagebuild.verifying.verify_wheel import verify_wheel
 from tests.support import artifacts
 from tests.support.artifacts import (
     AMD64,
@@ -101,7 +101,7 @@ def test_one_flipped_byte_anywhere_turns_a_wheel_red(position: float, tmp_path: 
 
 def rewritten(path: Path, changed: dict[str, bytes | None], *, fix_record: bool = True) -> Path:
     """Write the wheel again with other members; RECORD follows, as a careful forger's would."""
-    from imagebuild import record  # noqa: PLC0415
+    from imagebuild.artifacts import record  # noqa: PLC0415
 
     with open_zip(path) as archive:
         content = {name: archive.read(member) for name, member in archive.members.items()}

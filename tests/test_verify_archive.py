@@ -11,15 +11,15 @@ import pytest
 
 from imagebuild.digest import sha256_bytes
 from imagebuild.errors import ArchiveError, ChecksumError
-from imagebuild.image import overlay_image
-from imagebuild.imagearchive import write_archive
-from imagebuild.labels import image_labels
-from imagebuild.ocibase import read_base
-from imagebuild.ocilayout import LayoutSource
+from imagebuild.images.image import overlay_image
+from imagebuild.images.imagearchive import write_archive
+from imagebuild.images.labels import image_labels
+from imagebuild.images.ocibase import read_base
+from imagebuild.images.ocilayout import LayoutSource
 from imagebuild.progress import Silent
-from imagebuild.verify import Report
-from imagebuild.verify_archive import ArchiveSubject, ImageArchive, check_docker_archive
-from imagebuild.verify_layout import verify_subject
+from imagebuild.verifying.verify import Report
+from imagebuild.verifying.verify_archive import ArchiveSubject, ImageArchive, check_docker_archive
+from imagebuild.verifying.verify_layout import verify_subject
 from tests.support import artifacts
 from tests.support.artifacts import AMD64, CREATED_BY, EPOCH
 from tests.support.baseimage import BaseImage, tar

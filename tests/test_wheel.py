@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from imagebuild import distinfo, record, upstream
+from imagebuild import upstream
+from imagebuild.artifacts import distinfo, record
+from imagebuild.artifacts.wheel import write_wheel
 from imagebuild.digest import sha256_bytes, sha256_file
 from imagebuild.errors import (
     ArchiveError,
@@ -31,7 +33,6 @@ from imagebuild.errors import (
     UnpinnedError,
 )
 from imagebuild.progress import Silent
-from imagebuild.wheel import write_wheel
 from tests.support import artifacts, tiny
 from tests.support.artifacts import AMD64, ARM64, EPOCH, NEW, PATCHED, new, patched, patchset
 from tests.support.tinytree import TREE, WHEEL_ONLY
@@ -39,7 +40,7 @@ from tests.support.tinytree import TREE, WHEEL_ONLY
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imagebuild.produced import Patchset
+    from imagebuild.patching.produced import Patchset
 
 INFO = "vllm-1.2.3+sm120.1.dist-info"
 OLD = "vllm-1.2.3.dist-info"

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagebuild import download, record, upstream
-from imagebuild.cache import Cache
+from imagebuild import upstream
+from imagebuild.artifacts import record
+from imagebuild.artifacts.layer import layer_content
+from imagebuild.artifacts.wheel import write_wheel
 from imagebuild.digest import Sha256, sha256_bytes
-from imagebuild.layer import layer_content
-from imagebuild.produced import Patchset, ProducedFile
+from imagebuild.fetch import download
+from imagebuild.fetch.cache import Cache
+from imagebuild.patching.produced import Patchset, ProducedFile
 from imagebuild.progress import Silent
-from imagebuild.verify_wheel import verify_wheel
-from imagebuild.wheel import write_wheel
+from imagebuild.verifying.verify_wheel import verify_wheel
 from tests.support import artifacts
 from tests.support.artifacts import AMD64
 from tests.test_wheel import assert_installed

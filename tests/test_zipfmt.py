@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imagebuild import zipdir, zipwrite
+from imagebuild.artifacts import zipdir, zipwrite
+from imagebuild.artifacts.zipdir import END64
+from imagebuild.artifacts.zipfmt import open_zip
+from imagebuild.artifacts.zipwrite import ZipWriter, dos_time
 from imagebuild.digest import sha256_file
 from imagebuild.errors import ArchiveError
-from imagebuild.zipdir import END64
-from imagebuild.zipfmt import open_zip
-from imagebuild.zipwrite import ZipWriter, dos_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from imagebuild import builder, release, shipment, upstream
+from imagebuild import builder, release, upstream
 from imagebuild.builder import Request, Row, Target
 from imagebuild.cli.live import reporter
 from imagebuild.cli.output import emit, size
 from imagebuild.errors import UsageError
-from imagebuild.sources import Sources
+from imagebuild.fetch.sources import Sources
+from imagebuild.images import shipment
 
 if TYPE_CHECKING:
     import argparse
 
+    from imagebuild.images.publish import Pushed
     from imagebuild.project import Project
-    from imagebuild.publish import Pushed
     from imagebuild.release import Output
     from imagebuild.upstream import Platform
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any
 
-from imagebuild import bump, files, pending, pullrequest, report, rerun, upstream
-from imagebuild.bump import Wanted
+from imagebuild import files, upstream
 from imagebuild.cli.live import reporter
 from imagebuild.cli.output import emit
-from imagebuild.pullrequest import Change, Target
-from imagebuild.sources import Sources
+from imagebuild.fetch.sources import Sources
+from imagebuild.following import bump, pending, pullrequest, report, rerun
+from imagebuild.following.bump import Wanted
+from imagebuild.following.pullrequest import Change, Target
 
 if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
-    from imagebuild.bump import Bump, Choice
+    from imagebuild.following.bump import Bump, Choice
+    from imagebuild.following.rerun import Rerun
     from imagebuild.project import Project
-    from imagebuild.rerun import Rerun
     from imagebuild.upstream import UpstreamLock
 
 
@@ -34,7 +35,7 @@ def _resume(
     arguments: argparse.Namespace, home: Project, lock: UpstreamLock, name: str, sources: Sources
 ) -> int:
     """Make the scratch repository of a line that has pending patches, on this machine."""
-    from imagebuild import carry  # noqa: PLC0415  (only where there is something to do)
+    from imagebuild.following import carry  # noqa: PLC0415  (only where there is something to do)
 
     source = arguments.source or pending.source_of(home, name) or ""
     folder, waiting = pending.open_scratch(home, lock, name, lock.line(source)[0], sources)

@@ -5,23 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from imagebuild import apply, assemble, checksums, explain, series, upstream
-from imagebuild.apply import Outcome
+from imagebuild import upstream
 from imagebuild.cli.live import reporter
 from imagebuild.cli.output import emit
 from imagebuild.errors import BuildError, SourceError
-from imagebuild.sources import Sources
-from imagebuild.tree import DirTree
+from imagebuild.fetch.sources import Sources
+from imagebuild.fetch.tree import DirTree
+from imagebuild.patching import apply, assemble, checksums, explain, series
+from imagebuild.patching.apply import Outcome
 
 if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
-    from imagebuild.apply import Plan
-    from imagebuild.checksums import LineChecksums
+    from imagebuild.fetch.tree import Tree
+    from imagebuild.patching.apply import Plan
+    from imagebuild.patching.checksums import LineChecksums
+    from imagebuild.patching.series import Series
     from imagebuild.project import Project
-    from imagebuild.series import Series
-    from imagebuild.tree import Tree
     from imagebuild.upstream import Line
 
 

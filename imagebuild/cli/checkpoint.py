@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imagebuild import schema, series, upstream
+from imagebuild import schema, upstream
 from imagebuild.checkpoint import report, source
 from imagebuild.cli.output import emit
+from imagebuild.patching import series
 
 if TYPE_CHECKING:
     import argparse

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imagebuild import drop, upstream
+from imagebuild import upstream
 from imagebuild.cli.live import reporter
 from imagebuild.cli.output import emit
-from imagebuild.sources import Sources
+from imagebuild.fetch.sources import Sources
+from imagebuild.following import drop
 
 if TYPE_CHECKING:
     import argparse

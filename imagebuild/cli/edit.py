@@ -4,29 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imagebuild import (
-    assemble,
-    checksums,
-    files,
-    pending,
-    project,
-    schema,
-    scratch,
-    series,
-    upstream,
-)
+from imagebuild import files, project, schema, upstream
 from imagebuild.cli.live import reporter
 from imagebuild.cli.output import emit
 from imagebuild.errors import ConflictError
-from imagebuild.sources import Sources
+from imagebuild.fetch.sources import Sources
+from imagebuild.following import pending
+from imagebuild.patching import assemble, checksums, scratch, series
 
 if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
+    from imagebuild.patching.scratch import Exported
+    from imagebuild.patching.series import Series
     from imagebuild.project import Project
-    from imagebuild.scratch import Exported
-    from imagebuild.series import Series
     from imagebuild.upstream import Line
 
 

@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from imagebuild import assemble, checksums, files, refresh, schema, series, upstream
+from imagebuild import files, schema, upstream
 from imagebuild.cli.live import reporter
 from imagebuild.cli.output import emit
-from imagebuild.sources import Sources
+from imagebuild.fetch import refresh
+from imagebuild.fetch.sources import Sources
+from imagebuild.patching import assemble, checksums, series
 
 if TYPE_CHECKING:
     import argparse
 
-    from imagebuild.checksums import Checksums, LineChecksums
+    from imagebuild.fetch.refresh import Refreshed
+    from imagebuild.patching.checksums import Checksums, LineChecksums
     from imagebuild.project import Project
-    from imagebuild.refresh import Refreshed
     from imagebuild.upstream import UpstreamLock
 
 

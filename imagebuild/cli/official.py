@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from imagebuild import official, official_run, outputs
+from imagebuild import outputs
 from imagebuild.builder import holding
 from imagebuild.cli.output import emit
 from imagebuild.cli.verify import facts_of, text_of
 from imagebuild.errors import UsageError
-from imagebuild.official import Machine, Options
-from imagebuild.officialcontext import add_repository
-from imagebuild.verify import Report
+from imagebuild.officialbuild import official, official_run
+from imagebuild.officialbuild.official import Machine, Options
+from imagebuild.officialbuild.officialcontext import add_repository
+from imagebuild.verifying.verify import Report
 
 if TYPE_CHECKING:
     import argparse

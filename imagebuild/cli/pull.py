@@ -9,12 +9,12 @@ from imagebuild.cli.live import reporter
 from imagebuild.cli.output import emit
 from imagebuild.cli.verify import facts_of, signer_of, text_of
 from imagebuild.errors import SourceError
-from imagebuild.pull import pull
-from imagebuild.reference import parse_reference
-from imagebuild.registry import Registry
-from imagebuild.sources import Sources
-from imagebuild.verification import Verifier
-from imagebuild.verify_registry import RegistrySubject, resolve
+from imagebuild.fetch.sources import Sources
+from imagebuild.images.pull import pull
+from imagebuild.images.reference import parse_reference
+from imagebuild.images.registry import Registry
+from imagebuild.verifying.verification import Verifier
+from imagebuild.verifying.verify_registry import RegistrySubject, resolve
 
 if TYPE_CHECKING:
     import argparse

@@ -6,21 +6,22 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagebuild import builder, releaselock, upstream
+from imagebuild import builder, upstream
+from imagebuild.attesting import releaselock
+from imagebuild.attesting.reproduce import reproduce
 from imagebuild.builder import Request
 from imagebuild.cli.live import reporter
 from imagebuild.cli.output import emit
 from imagebuild.cli.verify import facts_of, text_of
 from imagebuild.errors import VerifyError
-from imagebuild.reproduce import reproduce
-from imagebuild.sources import Sources
+from imagebuild.fetch.sources import Sources
 
 if TYPE_CHECKING:
     import argparse
 
+    from imagebuild.attesting.releaselock import Published
     from imagebuild.project import Project
-    from imagebuild.releaselock import Published
-    from imagebuild.verify import Report
+    from imagebuild.verifying.verify import Report
 
 
 def run(arguments: argparse.Namespace, project: Project) -> int:

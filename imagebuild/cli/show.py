@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from imagebuild import patch_table, schema, series, skew, upstream
+from imagebuild import schema, upstream
 from imagebuild.cli.output import emit
 from imagebuild.errors import UsageError
-from imagebuild.metadata import HARDWARE
+from imagebuild.following import skew
+from imagebuild.patching import patch_table, series
+from imagebuild.patching.metadata import HARDWARE
 
 if TYPE_CHECKING:
     import argparse
 
-    from imagebuild.metadata import Metadata
+    from imagebuild.patching.metadata import Metadata
+    from imagebuild.patching.series import Patch
     from imagebuild.project import Project
-    from imagebuild.series import Patch
     from imagebuild.upstream import Line, UpstreamLock
 
 _WIDTH = 96

@@ -6,29 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from imagebuild import (
-    apply,
-    dropwhen,
-    explain,
-    files,
-    heatmap,
-    matrix,
-    overlaps,
-    proofs,
-    statustable,
-    upstream,
-)
+from imagebuild import files, upstream
 from imagebuild.cli.live import reporter
 from imagebuild.cli.output import emit
 from imagebuild.errors import ConflictError, UsageError
-from imagebuild.sources import Sources
+from imagebuild.fetch.sources import Sources
+from imagebuild.following import heatmap, matrix, overlaps, proofs, statustable
+from imagebuild.patching import apply, dropwhen, explain
 
 if TYPE_CHECKING:
     import argparse
 
-    from imagebuild.matrix import Matrix, Subject
+    from imagebuild.fetch.tree import Tree
+    from imagebuild.following.matrix import Matrix, Subject
     from imagebuild.project import Project
-    from imagebuild.tree import Tree
     from imagebuild.upstream import UpstreamLock
 
 

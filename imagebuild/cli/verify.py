@@ -6,19 +6,20 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from imagebuild import checksums, upstream
+from imagebuild import upstream
 from imagebuild.cli.live import reporter
 from imagebuild.cli.output import emit
 from imagebuild.digest import Sha256
 from imagebuild.errors import SourceError, UsageError, VerifyError
-from imagebuild.sources import Sources
-from imagebuild.verify import Report, Verdict
+from imagebuild.fetch.sources import Sources
+from imagebuild.patching import checksums
+from imagebuild.verifying.verify import Report, Verdict
 
 if TYPE_CHECKING:
     import argparse
 
+    from imagebuild.attesting.signing import Expected
     from imagebuild.project import Project
-    from imagebuild.signing import Expected
     from imagebuild.upstream import Platform
 
 _MARKS = {Verdict.OK: "ok", Verdict.BAD: "BAD", Verdict.NOT_CHECKED: "not checked"}
@@ -26,7 +27,7 @@ _MARKS = {Verdict.OK: "ok", Verdict.BAD: "BAD", Verdict.NOT_CHECKED: "not checke
 
 def _wheel_identity(path: Path) -> tuple[str, Platform]:
     """Return what a wheel says of itself, only to choose what it is compared with."""
-    from imagebuild.zipfmt import open_zip  # noqa: PLC0415  (kept out of start-up)
+    from imagebuild.artifacts.zipfmt import open_zip  # noqa: PLC0415  (kept out of start-up)
 
     found: dict[str, bytes] = {}
     with open_zip(path) as archive:
@@ -40,8 +41,8 @@ def _wheel_identity(path: Path) -> tuple[str, Platform]:
 
 
 def _wheel(arguments: argparse.Namespace, project: Project, sources: Sources) -> Report:
-    from imagebuild import verify_wheel  # noqa: PLC0415  (kept out of start-up)
-    from imagebuild.image_facts import at_hand, line_of  # noqa: PLC0415  (the same)
+    from imagebuild.images.image_facts import at_hand, line_of  # noqa: PLC0415  (the same)
+    from imagebuild.verifying import verify_wheel  # noqa: PLC0415  (kept out of start-up)
 
     path = Path(arguments.subject)
     version, platform = _wheel_identity(path)
@@ -56,10 +57,10 @@ def _wheel(arguments: argparse.Namespace, project: Project, sources: Sources) ->
 
 
 def _image(arguments: argparse.Namespace, project: Project, sources: Sources) -> Report:
-    from imagebuild.reference import parse_reference  # noqa: PLC0415  (kept out of start-up)
-    from imagebuild.registry import Registry  # noqa: PLC0415
-    from imagebuild.verification import DAEMON, Verifier  # noqa: PLC0415
-    from imagebuild.verify_registry import RegistrySubject, resolve  # noqa: PLC0415
+    from imagebuild.images.reference import parse_reference  # noqa: PLC0415  (kept out of start-up)
+    from imagebuild.images.registry import Registry  # noqa: PLC0415
+    from imagebuild.verifying.verification import DAEMON, Verifier  # noqa: PLC0415
+    from imagebuild.verifying.verify_registry import RegistrySubject, resolve  # noqa: PLC0415
 
     signer = signer_of(arguments)
     verifier = Verifier(project, sources, arguments.line, arguments.base, signer)
@@ -83,7 +84,7 @@ def signer_of(arguments: argparse.Namespace) -> Expected:
     Raises:
         UsageError: if only half of a keyless signer is named.
     """
-    from imagebuild.signing import Expected  # noqa: PLC0415  (kept out of start-up)
+    from imagebuild.attesting.signing import Expected  # noqa: PLC0415  (kept out of start-up)
 
     if (arguments.identity is None) != (arguments.issuer is None):
         raise UsageError(

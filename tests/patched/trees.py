@@ -6,15 +6,16 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from imagebuild import apply, assemble, series, upstream
+from imagebuild import upstream
+from imagebuild.fetch.sources import Sources
+from imagebuild.patching import apply, assemble, series
 from imagebuild.progress import Silent
-from imagebuild.sources import Sources
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from imagebuild.fetch.sdist import SdistTree
     from imagebuild.project import Project
-    from imagebuild.sdist import SdistTree
     from imagebuild.upstream import Line
 
 

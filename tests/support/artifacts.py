@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagebuild import upstream
+from imagebuild.artifacts.layer import Layer, write_layer
+from imagebuild.artifacts.wheel import write_wheel
 from imagebuild.digest import Sha256, sha256_bytes
-from imagebuild.labels import ImageFacts, image_labels
-from imagebuild.layer import Layer, write_layer
-from imagebuild.ocilayout import LayoutSource
-from imagebuild.produced import Patchset, ProducedFile
+from imagebuild.images.labels import ImageFacts, image_labels
+from imagebuild.images.ocilayout import LayoutSource
+from imagebuild.patching.produced import Patchset, ProducedFile
 from imagebuild.progress import Silent
-from imagebuild.verify_layer import Facts
-from imagebuild.wheel import write_wheel
+from imagebuild.verifying.verify_layer import Facts
 from tests.support import tiny
 from tests.support.tinytree import SDIST_ONLY, TREE
 

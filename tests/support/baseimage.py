@@ -13,7 +13,7 @@ import tarfile
 from typing import TYPE_CHECKING, Any
 
 from imagebuild.digest import Sha256, sha256_bytes
-from imagebuild.oci import (
+from imagebuild.images.oci import (
     CONFIG,
     DOCKER_INDEX,
     DOCKER_MANIFEST,

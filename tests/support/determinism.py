@@ -11,11 +11,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
+from imagebuild.artifacts.layer import write_layer
+from imagebuild.artifacts.wheel import write_wheel
 from imagebuild.digest import Sha256
-from imagebuild.layer import write_layer
-from imagebuild.produced import Patchset, ProducedFile
+from imagebuild.patching.produced import Patchset, ProducedFile
 from imagebuild.progress import Silent
-from imagebuild.wheel import write_wheel
 
 if TYPE_CHECKING:
     from imagebuild.upstream import Line

@@ -11,9 +11,9 @@ import resource
 import sys
 from pathlib import Path
 
-from imagebuild import download
-from imagebuild.cache import Cache
 from imagebuild.errors import BuildError
+from imagebuild.fetch import download
+from imagebuild.fetch.cache import Cache
 from imagebuild.upstream import FilePin
 from tests.support.watching import Watching
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagebuild.errors import SourceError
-from imagebuild.sources import Sources
+from imagebuild.fetch.sources import Sources
 from tests.support import simple_index, tiny
 from tests.support.tinytree import SDIST_ONLY, TREE, VERSION
 
@@ -104,8 +104,8 @@ def start(
 
     # The only thing left of pip: asking it takes half a second each time.
     listing = f":env:.index-url={index.url!r}"
-    monkeypatch.setattr("imagebuild.pip_settings._listing", lambda: listing)
+    monkeypatch.setattr("imagebuild.fetch.pip_settings._listing", lambda: listing)
     monkeypatch.setattr(Sources, "remote_tag", unreachable)
     monkeypatch.setattr(Sources, "resolve_image", unreachable)
-    monkeypatch.setattr("imagebuild.history.API", simple_index.closed_port())
+    monkeypatch.setattr("imagebuild.following.history.API", simple_index.closed_port())
     return Following(made, index, cache)

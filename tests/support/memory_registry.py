@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 from imagebuild.digest import sha256_bytes
-from imagebuild.oci import INDEX
+from imagebuild.images.oci import INDEX
 from tests.support.scripted_registry import Answer, Request, ScriptedRegistry
 
 if TYPE_CHECKING:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from imagebuild import hunks
-from imagebuild.apply import FileState, plan
-from imagebuild.hunks import Lines
-from imagebuild.series import Series
-from imagebuild.tree import MemoryTree
+from imagebuild.fetch.tree import MemoryTree
+from imagebuild.patching import hunks
+from imagebuild.patching.apply import FileState, plan
+from imagebuild.patching.hunks import Lines
+from imagebuild.patching.series import Series
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from imagebuild.series import Patch
-    from imagebuild.tree import Tree
+    from imagebuild.fetch.tree import Tree
+    from imagebuild.patching.series import Patch
 
 _NAME = re.compile(rb"\b[a-z_][a-z0-9_]{3,}\b")
 _KEYWORDS = {b"None", b"True", b"False", b"else", b"with", b"from", b"import", b"return", b"class"}

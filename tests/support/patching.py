@@ -7,14 +7,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagebuild import diff, metadata
 from imagebuild.digest import sha256_bytes
-from imagebuild.git import Git
-from imagebuild.series import Patch, Series
+from imagebuild.fetch.git import Git
+from imagebuild.patching import diff, metadata
+from imagebuild.patching.series import Patch, Series
 from tests.support import tiny
 
 if TYPE_CHECKING:
-    from imagebuild.hunks import Match
+    from imagebuild.patching.hunks import Match
 
 HEAD = b"""\
 From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001

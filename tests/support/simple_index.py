@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, ClassVar
 
-from imagebuild.transport import Patience
+from imagebuild.fetch.transport import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -19,10 +19,11 @@ from pathlib import Path
 
 import tomli_w
 
-from imagebuild import assemble, checksums, scratch, series, upstream
+from imagebuild import upstream
 from imagebuild.digest import sha256_bytes
+from imagebuild.fetch.tree import MemoryTree
+from imagebuild.patching import assemble, checksums, scratch, series
 from imagebuild.project import Project
-from imagebuild.tree import MemoryTree
 from tests.support import tinytree
 from tests.support.tinytree import SDIST_ONLY, TREE, WHEEL_ONLY
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from imagebuild.git import Git
-from imagebuild.tree import DirTree, MemoryTree
+from imagebuild.fetch.git import Git
+from imagebuild.fetch.tree import DirTree, MemoryTree
 from tests.support import patching, tiny
 from tests.support.tinytree import SDIST_ONLY, TREE
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from imagebuild.series import Series
+    from imagebuild.patching.series import Series
 
     Act = Callable[["Upstream"], None]
 

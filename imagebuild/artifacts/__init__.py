@@ -1,0 +1,1 @@
+"""Wheels and layers: the same input gives the same bytes."""

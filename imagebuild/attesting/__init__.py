@@ -1,0 +1,1 @@
+"""Provenance, SBOMs, signatures, and what was published."""

@@ -1,0 +1,1 @@
+"""What comes from outside: the package index, the cache, archives, git."""

@@ -1,0 +1,1 @@
+"""What upstream's releases do to the series, and what to do then."""

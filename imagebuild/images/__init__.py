@@ -1,0 +1,1 @@
+"""OCI images: their documents, layouts, archives and registries."""

@@ -1,0 +1,1 @@
+"""Upstream's own Dockerfile over the patched tree."""

@@ -1,0 +1,1 @@
+"""A series of patches, and what it makes of a tree."""

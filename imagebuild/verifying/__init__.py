@@ -1,0 +1,1 @@
+"""Artifacts compared with the locks, wherever they are."""
