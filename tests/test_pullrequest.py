@@ -11,6 +11,7 @@ import subprocess
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
@@ -24,7 +25,6 @@ from imagebuild.project import Project
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 LINE = "v1.3.0"
 BRANCH = f"bump/{LINE}"
@@ -231,3 +231,25 @@ def test_the_target_is_what_the_workflow_says(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv(name, value)
     found = Target.of_environment()
     assert (found.remote, found.base) == ("https://github.com/o/n.git", "main")
+    assert Target.of_environment("trunk").base == "trunk"
+
+
+def test_what_was_published_has_a_branch_of_its_own(
+    checkout: Checkout, github: GitHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    branch = "release/1.3.0-sm120.1"
+    monkeypatch.setattr("tests.test_pullrequest.BRANCH", branch)
+    change = Change(
+        "1.3.0-sm120.1", ("upstream.lock",), "Published 1.3.0+sm120.1", "Pushed.", kind="release"
+    )
+    told = publish(Project(checkout.git.folder), checkout.target, change)
+    assert told.startswith("opened pull request #7")
+    assert checkout.there("show", f"{branch}:upstream.lock") == "two lines"
+    assert checkout.there("show", f"{branch}:other") == "not part of it"
+    assert github.pulls[0]["base"] == "main"
+
+
+def test_what_is_not_recorded_is_not_proposed(capsys: pytest.CaptureFixture[str]) -> None:
+    root = Path(__file__).parents[1]
+    assert main(["build", "--pull-request"], root) == UsageError.exit_code
+    assert "--record" in capsys.readouterr().err

@@ -34,6 +34,12 @@ RUNS = [param for param in STEPS if "run" in param.values[0]]  # type: ignore[op
 USES = [param for param in STEPS if "uses" in param.values[0]]  # type: ignore[operator]
 WRITES = {
     "upstream.yml:bump": {"contents": "write", "pull-requests": "write"},
+    "release.yml:image": {
+        "contents": "write",
+        "packages": "write",
+        "pull-requests": "write",
+        "id-token": "write",
+    },
     "release.yml:build": {"contents": "read", "id-token": "write", "attestations": "write"},
 }
 """The jobs that may write, and what; every other one reads the contents or nothing."""

@@ -13,11 +13,13 @@ from imagebuild.cli.live import reporter
 from imagebuild.cli.output import emit, size
 from imagebuild.errors import UsageError
 from imagebuild.fetch.sources import Sources
+from imagebuild.following import pullrequest
 from imagebuild.images import shipment
 
 if TYPE_CHECKING:
     import argparse
 
+    from imagebuild.builder import Build
     from imagebuild.images.publish import Pushed
     from imagebuild.project import Project
     from imagebuild.release import Output
@@ -109,6 +111,19 @@ def _pushed(pushed: Pushed) -> str:
     return f"pushed       {pushed.reference}\n{_INDENT}{sent}, {rest}\n{attached}"
 
 
+def _propose(build: Build, pushed: Pushed, to: pullrequest.Target) -> str:
+    """Open a pull request with the changed `release.lock`, or update it; say what was done."""
+    version = build.line.local_version
+    change = pullrequest.Change(
+        name=version.replace("+", "-"),
+        paths=(build.project.release_lock.name,),
+        title=f"Published {version}",
+        body=f"`{pushed.reference}` was pushed. `python build.py reproduce` makes it again.\n",
+        kind="release",
+    )
+    return pullrequest.publish(build.project, to, change)
+
+
 def run(arguments: argparse.Namespace, project: Project) -> int:
     """Build, and print a table of what came out."""
     name, line = upstream.load(project.upstream_lock).line(arguments.line)
@@ -138,6 +153,15 @@ def run(arguments: argparse.Namespace, project: Project) -> int:
             found="no --push",
             next_command="python build.py --push REF --sign KEY",
         )
+    if arguments.pull_request and not arguments.record:
+        raise UsageError(
+            "what is not recorded is not proposed",
+            file="--pull-request",
+            expected="--push REF --record beside it",
+            found="no --record",
+            next_command="python build.py --push REF --record --pull-request",
+        )
+    propose_to = pullrequest.Target.of_environment("main") if arguments.pull_request else None
     if arguments.push is not None:
         shipment.target(build, arguments.push)  # a typing error is told before the work
     rows = builder.run(build)
@@ -146,6 +170,8 @@ def run(arguments: argparse.Namespace, project: Project) -> int:
         pushed = shipment.push(build, rows, arguments.push, arguments.sign)
         if arguments.record:
             shipment.record(build, rows, pushed)
+        if propose_to is not None:
+            progress.note(_propose(build, pushed, propose_to))
     head = f"{name}  {line.local_version}  {', '.join(request.platforms)}  in {request.dist}"
     lines = [head, "artefact     time       digest", *(text for row in rows for text in _row(row))]
     lines += [] if pushed is None else [_pushed(pushed)]

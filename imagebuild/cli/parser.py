@@ -117,6 +117,11 @@ def _add_build(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     build.add_argument("--record", action="store_true", help="note in release.lock what was pushed")
     build.add_argument(
+        "--pull-request",
+        action="store_true",
+        help="with --record, in a workflow: propose the changed release.lock to main",
+    )
+    build.add_argument(
         "--builder-id",
         metavar="URI",
         default=BUILDER,

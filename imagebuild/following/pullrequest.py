@@ -42,8 +42,11 @@ class Target:
     base: str = "main"
 
     @classmethod
-    def of_environment(cls) -> Target:
+    def of_environment(cls, base: str | None = None) -> Target:
         """Return what the environment of a workflow names.
+
+        Args:
+            base: the branch to merge into; by default the one that the workflow runs on.
 
         Raises:
             UsageError: naming the variable that is missing.
@@ -60,8 +63,8 @@ class Target:
         repository = os.environ["GITHUB_REPOSITORY"]
         server = os.environ.get("GITHUB_SERVER_URL", "https://github.com")
         api = os.environ.get("GITHUB_API_URL", API)
-        base = os.environ.get("GITHUB_REF_NAME", "main")
-        return cls(repository, os.environ["GITHUB_TOKEN"], f"{server}/{repository}.git", api, base)
+        into = base or os.environ.get("GITHUB_REF_NAME", "main")
+        return cls(repository, os.environ["GITHUB_TOKEN"], f"{server}/{repository}.git", api, into)
 
 
 class _Pull(msgspec.Struct):
@@ -191,16 +194,18 @@ class Change:
     """What a pull request is about.
 
     Attributes:
-        line: the new line; names the branch.
+        name: the line or the version; names the branch, behind `kind`.
         paths: what belongs to it, from the project's root.
         title: its title, and the commit's message.
         body: its text.
+        kind: the branch's first part.
     """
 
-    line: str
+    name: str
     paths: tuple[str, ...]
     title: str
     body: str
+    kind: str = "bump"
 
 
 def publish(home: Project, target: Target, change: Change) -> str:
@@ -218,7 +223,7 @@ def publish(home: Project, target: Target, change: Change) -> str:
         SourceError: if git or GitHub fails.
         RegistryError: if GitHub refuses.
     """
-    branch, title, body = f"bump/{change.line}", change.title, change.body
+    branch, title, body = f"{change.kind}/{change.name}", change.title, change.body
     api = _Api(target)
     pulls = api.of_branch(branch)
     opened = next((pull for pull in pulls if pull.state == "open"), None)
