@@ -152,12 +152,23 @@ _PROBE = "import sys, urllib.request; urllib.request.urlopen(f'http://{sys.argv[
 
 def stop(folder: Path) -> None:
     """End what `start` started, if it runs, and wait for its end."""
-    for name in ("dockerd", "registry"):
+    for name, program in (("dockerd", "dockerd"), ("registry", "docker-registry")):
         file = folder / f"{name}.pid"
         if file.exists():
-            end(int(file.read_text()))
+            group = int(file.read_text())
+            if runs(group, program):
+                end(group)
             file.unlink()
     (folder / "dockerd-own.pid").unlink(missing_ok=True)
+
+
+def runs(process: int, program: str) -> bool:
+    """Return whether a process is that program: after a restart the number can be another's."""
+    try:
+        command = Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return Path(command.split(b"\0")[0].decode("utf-8", "replace")).name == program
 
 
 def end(group: int) -> None:
