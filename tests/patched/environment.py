@@ -104,6 +104,7 @@ class Site:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
         return kept | {
             "PYTHONPATH": str(self.root),
+            "VLLM_CACHE_ROOT": str(self.root.with_name(f"{self.root.name}-cache")),
             "HF_HUB_OFFLINE": "1",
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "VLLM_DO_NOT_TRACK": "1",
