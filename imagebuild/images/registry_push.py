@@ -221,6 +221,11 @@ class Writer:
                     error = TransientError("416, another offset expected")
             except TransientError as cut:
                 error = cut
+            except RegistryError as refused:
+                if not failures:
+                    raise
+                # It may still be storing what came before the cut, and have lost its place.
+                raise _StartAnewError(refused.found or refused.summary) from refused
             failures += 1
             self.connection.wait(failures, error, location)
             location, position = self._resume(location)
