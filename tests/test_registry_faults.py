@@ -192,6 +192,20 @@ def test_an_upload_that_the_registry_forgot_starts_anew(bench: Bench) -> None:
     assert bench.tags == ["1"]
 
 
+def test_an_upload_that_the_registry_refuses_to_go_on_with_starts_anew(bench: Bench) -> None:
+    lost = on("PATCH", "uploads/", Answer(500), times=1)
+    refused = on("PATCH", "uploads/", Answer(400), times=1)
+    bench.push(no_mounts(lambda request: lost(request) or refused(request)))
+    assert bench.tags == ["1"]
+    assert len({r.path for r in bench.registry.asked if r.method == "PATCH"}) == 2
+
+
+def test_a_chunk_that_is_refused_before_any_cut_is_an_error(bench: Bench) -> None:
+    with pytest.raises(RegistryError, match="refuses a request"):
+        bench.push(no_mounts(on("PATCH", "uploads/", Answer(400), times=1)))
+    assert bench.tags == []
+
+
 def test_an_offset_that_cannot_be_is_not_believed(bench: Bench) -> None:
     where = {"Location": f"/v2/{OURS}/blobs/uploads/u0", "Range": "0-99999999"}
     bench.push(no_mounts(on("PATCH", "uploads/", Answer(202, headers=where), times=1)))
