@@ -27,10 +27,10 @@ def enable() -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         os.environ.pop("VLLM_TARGET_DEVICE", None)
         sys.path.insert(0, str(Path(os.environ["VLLM_SM120_TREE"]) / "interpreter"))
-        _accept_integer_masks()
+        accept_integer_masks()
 
 
-def _accept_integer_masks() -> None:
+def accept_integer_masks() -> None:
     """Mend a fault of Triton 3.9's interpreter: `&` of a scalar and a block gives integer masks."""
     from triton.runtime.interpreter import (
         InterpreterBuilder,

@@ -174,7 +174,9 @@ def _delta_net(writer: Writer, prefix: str, counters: range) -> None:
     write = writer.zeros(f"{prefix}in_proj_b.weight", LINEAR_HEADS, HIDDEN)
     wide = 10.0
     constant = CONSTANT * UNIT
-    write[:, Place.CONSTANT] = wide / constant
+    # Only a reading writes: without a value the write strength is sigmoid(-10), with one, of 10.
+    write[:, Place.CONSTANT] = -wide / constant
+    write[:, Place.VALUE : Place.VALUE + VALUES] = 2 * wide / UNIT
     gate[:, Place.CONSTANT] = wide / constant
     conv[:width, 0, -1] = conv[2 * width :, 0, -1] = 1.0
     conv[width : 2 * width, 0, -2] = 1.0

@@ -1,0 +1,94 @@
+"""The gate's results as tables.
+
+usage: python -m tests.patched.corruption.report GATE.json   (prints Markdown)
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+Result = dict[str, Any]
+
+
+def _name(result: Result) -> str:
+    setting = result["setting"]
+    mode = "graphs" if setting["graphs"] else "eager"
+    return f"mtp{setting['drafts']}-{setting['kv']}-{setting['prefix']}-{mode}"
+
+
+def verdict(result: Result) -> str:
+    """Return "passed", "failed", "died" or "not run" for an engine and all its cases."""
+    if "died" in result:
+        return "died"
+    if "not_run" in result:
+        return "not run"
+    failed = [case for case in result["cases"] if case["status"] == "failed"]
+    return "failed" if failed else "passed"
+
+
+def line(result: Result) -> str:
+    """Return one line on an engine, for watching."""
+    said = verdict(result)
+    cases = " ".join(
+        f"{case['case']}={case['status']}" for case in result["cases"] if case["status"] != "passed"
+    )
+    end = result.get("died", result.get("not_run", ""))[-1500:]
+    fault = result["fault"] or "-"
+    return f"{_name(result)} | {fault} | {said} | {result.get('total_s')} s | {cases} {end}"
+
+
+def is_as_it_should_be(results: list[Result]) -> bool:
+    """Return whether what has no fault passed, and every fault was caught."""
+    return all(
+        verdict(result) == ("failed" if result["fault"] else "passed")
+        for result in results
+        if verdict(result) != "not run"
+    )
+
+
+def _share(case: Result) -> str:
+    return f"{case['accepted'] / case['drafted']:.2f}" if case["drafted"] else "-"
+
+
+def table(results: list[Result]) -> str:
+    """Return two Markdown tables: the settings, and the faults."""
+    clean = sorted((r for r in results if not r["fault"] and len(r["cases"]) != 3), key=_name)  # noqa: PLR2004
+    names = sorted({case["case"] for r in clean for case in r["cases"]})
+    lines = [
+        "| setting | " + " | ".join(names) + " | preempted | cached tokens | accepted |",
+        "| --- |" + " --- |" * (len(names) + 3),
+    ]
+    for result in clean:
+        cases = {case["case"]: case for case in result["cases"]}
+        if not cases:
+            blank = [verdict(result)] * len(names)
+            lines.append(f"| {_name(result)} | " + " | ".join([*blank, "-", "-", "-"]) + " |")
+            continue
+        states = [cases[name]["status"] if name in cases else "not run" for name in names]
+        preempted = sum(case["preemptions"] for case in cases.values())
+        cached = sum(case["cached_tokens"] for case in cases.values())
+        plain = cases.get("staggered-plain", next(iter(cases.values())))
+        more = [str(preempted), str(cached), _share(plain)]
+        lines.append(f"| {_name(result)} | " + " | ".join([*states, *more]) + " |")
+    lines += ["", "| fault | caught | right answers | first wrong token at | least log-probability |",
+              "| --- | --- | --- | --- | --- |"]  # fmt: skip
+    compared = [r for r in results if r["fault"] or len(r["cases"]) == 3]  # noqa: PLR2004
+    for result in sorted(compared, key=lambda r: r["fault"] or ""):
+        said = verdict(result)
+        caught = {"failed": "yes", "passed": "no"}.get(said, said)
+        cases = result["cases"]
+        right = f"{sum(c['right'] for c in cases)} of {sum(c['requests'] for c in cases)}"
+        agreed = f"{min((c['agreed'] for c in cases), default=0):.2f} of the answer"
+        known = [c["least_log_probability"] for c in cases if c["least_log_probability"] is not None]
+        least = f"{min(known):.2f}" if known else "-"
+        if not result["fault"]:
+            caught, agreed = said, "-"
+        lines.append(f"| {result['fault'] or 'none'} | {caught} | {right} | {agreed} | {least} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(table(json.loads(Path(sys.argv[1]).read_text())), end="")
