@@ -50,7 +50,7 @@ def get_seq_lens(indptr: torch.Tensor, last: torch.Tensor, page_size: int) -> to
 
 def install() -> None:
     """Put the recording FlashInfer where vLLM's backend imports it from."""
-    names = {
+    names: dict[str, dict[str, Any]] = {
         "flashinfer": {
             "BatchAttentionWithAttentionSinkWrapper": Wrapper,
             "BatchDecodeWithPagedKVCacheWrapper": Wrapper,
@@ -127,9 +127,7 @@ class Machine:
             num_speculative_tokens=self.drafts,
             max_concurrent_batches=self.concurrent_batches,
             speculative_config=speculative if self.drafts else None,
-            compilation_config=SimpleNamespace(
-                cudagraph_mode=mode, max_cudagraph_capture_size=256
-            ),
+            compilation_config=SimpleNamespace(cudagraph_mode=mode, max_cudagraph_capture_size=256),
             scheduler_config=SimpleNamespace(
                 max_num_batched_tokens=2048, max_num_seqs=self.max_seqs
             ),
@@ -210,7 +208,7 @@ class Machine:
         return builder
 
 
-class OnTheGpu(torch.Tensor):
+class OnTheGpu(torch.Tensor):  # type: ignore[misc]
     """A tensor that the host may not read: a step that does would wait for the GPU."""
 
     def cpu(self, *_: Any, **__: Any) -> torch.Tensor:
@@ -352,12 +350,12 @@ class Pool:
         for request in range(requests):
             for q in range(q_len):
                 first = starts[request] + q * chunks[request]
-                rows = slice(first, first + chunks[request])
-                if bool((weight[rows] == -math.inf).all()):
+                parts = slice(first, first + chunks[request])
+                if bool((weight[parts] == -math.inf).all()):
                     outputs.append(torch.zeros(HEADS, HEAD_DIM))
                     continue
-                share = weight[rows].softmax(0).unsqueeze(-1)
-                outputs.append((share * partial[rows]).sum(0))
+                share = weight[parts].softmax(0).unsqueeze(-1)
+                outputs.append((share * partial[parts]).sum(0))
         return torch.stack(outputs)
 
 

@@ -1,7 +1,7 @@
 """FlashInfer's fa2 decodes drafted tokens on SM90 and SM12x, and the host waits for no length.
 
-The builder is the tree's own. The platform is said to be another, and FlashInfer is one that records
-what it is asked (recording_flashinfer.py); kernels run under Triton's interpreter.
+The builder is the tree's own. The platform is said to be another, and FlashInfer is one that
+records what it is asked (recording_flashinfer.py); kernels run under Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -96,7 +96,11 @@ def attention(builder: Any, true_lens: list[int], bounds: list[int], q_len: int)
     common, table = batch(true_lens, bounds, q_len)
     wrapper = builder.build(0, common).decode.wrapper
     pool = Pool(table, true_lens, q_len)
-    device = builder.paged_kv_indptr.gpu, builder.paged_kv_indices, builder.paged_kv_last_page_len.gpu
+    device = (
+        builder.paged_kv_indptr.gpu,
+        builder.paged_kv_indices,
+        builder.paged_kv_last_page_len.gpu,
+    )
     return pool.planned(wrapper.plans[-1], *device), pool.exact()
 
 
@@ -129,7 +133,7 @@ def test_the_stand_in_shows_a_chunk_that_the_bound_alone_has(patch: pytest.Monke
 
 def test_random_batches_are_right(patch: pytest.MonkeyPatch) -> None:
     builder = Machine(kv_cache_dtype="nvfp4").builder(patch)
-    chance = random.Random(3)
+    chance = random.Random(3)  # noqa: S311
     for _ in range(25):
         bounds = [chance.choice([5, 40, 130, 700, 2000]) + chance.randrange(20) for _ in range(3)]
         true_lens = [max(bound - chance.randrange(7), 4) for bound in bounds]
@@ -157,16 +161,13 @@ def test_a_mixed_batch_still_decodes_its_drafted_tokens(patch: pytest.MonkeyPatc
     assert made.decode.wrapper.plans[0]["q_len_per_req"] == 4
 
 
-class Steps:
-    """Chunks for every combination of bounds that a decode may meet."""
-
-    CASES = [([length - slack], [length]) for length in range(1, 700) for slack in (0, 3, 6)]
+BOUNDS = tuple(([length - slack], [length]) for length in range(1, 700) for slack in (0, 3, 6))
 
 
 def test_every_length_within_the_bounds_has_the_same_number_of_chunks() -> None:
     plan = plan_module()
     np = plan.np
-    for low, high in Steps.CASES:
+    for low, high in BOUNDS:
         pages = plan.choose_kv_split(np.array(low), np.array(high), PAGE, 24)
         assert pages is not None
         if pages == -1:
@@ -180,7 +181,7 @@ def test_every_length_within_the_bounds_has_the_same_number_of_chunks() -> None:
 def test_no_plan_has_more_tiles_than_fit() -> None:
     plan = plan_module()
     np = plan.np
-    chance = random.Random(5)
+    chance = random.Random(5)  # noqa: S311
     refused = 0
     for _ in range(300):
         high = np.array([chance.randrange(1, 5000) for _ in range(chance.randrange(1, 24))])

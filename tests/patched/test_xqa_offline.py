@@ -1,4 +1,4 @@
-"""XQA needs no server: FlashInfer compiles it on the machine; and the log says what decodes and why.
+"""XQA needs no server: FlashInfer compiles it on the machine. The log says what decodes and why.
 
 The platform is said to be another, and FlashInfer is one that records (recording_flashinfer.py).
 """
@@ -77,7 +77,7 @@ def test_kernels_that_are_downloaded_still_need_the_server(
 REASONS = {
     "XQA": (Machine(120, xqa=True, kv_cache_dtype="nvfp4"), "nvfp4", "XQA", "it can serve"),
     "asked for fa2": (Machine(120, xqa=True, choice="fa2"), "auto", "fa2", "is fa2"),
-    "NVFP4 on SM90": (Machine(90, xqa=True, kv_cache_dtype="nvfp4"), "nvfp4", "fa2", "only on SM12x"),
+    "SM90": (Machine(90, xqa=True, kv_cache_dtype="nvfp4"), "nvfp4", "fa2", "only on SM12x"),
     "DCP": (Machine(120, xqa=True, dcp=2), "auto", "fa2", "LSE"),
     "head size": (Machine(120, xqa=True, head_dim=512), "auto", "fa2", "head dimension of 512"),
 }  # fmt: skip

@@ -11,7 +11,7 @@ import os
 import runpy
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,7 @@ class Sizes:
         context: `max_model_len`.
     """
 
-    filler: int = 700
+    filler: int = 1100
     answer: int = 96
     requests: int = 8
     chunk: int = 256
@@ -63,6 +63,7 @@ class Job:
     fault: str | None = None
     sizes: Sizes = field(default_factory=Sizes)
     device: str = "cuda"
+    part: str = "cover"
 
 
 def read_job(path: Path) -> Job:
@@ -144,10 +145,14 @@ def prompts(case: Case, setting: Setting, sizes: Sizes, seed: int) -> list[Reque
 
 
 def end_on_a_draft(request: Request, chunk: int, drafts: int) -> Request:
-    """Return the request with filler before it, so that its last chunk is as long as a decode."""
+    """Return the request with more filler, so that its last chunk is as long as a decode.
+
+    The filler stands after the steps, so that these stay in the first page.
+    """
     over = (len(request.prompt) - (1 + drafts)) % chunk
     more = (language.FIRST_FILLER,) * ((chunk - over) % chunk)
-    return language.Request(more + request.prompt, request.steps, request.first, request.rounds)
+    told, rest = request.prompt[: language.COUNTERS], request.prompt[language.COUNTERS :]
+    return replace(request, prompt=told + more + rest)
 
 
 class Asked:
@@ -196,7 +201,8 @@ def run(job: Job) -> dict[str, Any]:
     loaded = time.monotonic() - began
     results = [_case(llm, job, case, number) for number, case in enumerate(job.cases)]
     return {
-        "setting": asdict(job.setting), "fault": job.fault, "load_s": round(loaded, 1),
+        "setting": asdict(job.setting), "fault": job.fault, "part": job.part,
+        "load_s": round(loaded, 1),
         "total_s": round(time.monotonic() - began, 1), "cases": results,
         "versions": _versions(),
     }  # fmt: skip
@@ -226,9 +232,12 @@ def _case(llm: Any, job: Job, case: Case, number: int) -> dict[str, Any]:
         structured = one.structured and StructuredOutputsParams(**one.structured)
         wanted.append(
             SamplingParams(
-                temperature=0, max_tokens=one.most, logprobs=1,
-                ignore_eos=case.form == "plain", structured_outputs=structured,
-            )  # fmt: skip
+                temperature=0,
+                max_tokens=one.most,
+                logprobs=1,
+                ignore_eos=case.form == "plain",
+                structured_outputs=structured,
+            )
         )
     inputs = [TokensPrompt(prompt_token_ids=list(request.prompt)) for request in requests]
     stagger = {"one": 0, "staggered": sizes.stagger, "preempted": 0}[case.traffic]

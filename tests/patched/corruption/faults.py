@@ -55,7 +55,7 @@ def stale_accepted_count(drafts: int) -> None:
 
 
 def block_table_off_by_one(drafts: int) -> None:
-    """Let attention read each page from the block-table column before it."""
+    """Let attention read each page from the block-table column after its own."""
     del drafts
     for builder in _attention_builders():
         build = builder.build
@@ -64,7 +64,7 @@ def block_table_off_by_one(drafts: int) -> None:
             self: Any, prefix: int, common: Any, *rest: Any, _build: Any = build, **named: Any
         ) -> Any:
             table = common.block_table_tensor
-            table = torch.cat([table[:, :1], table[:, :-1]], dim=1).contiguous()
+            table = torch.cat([table[:, 1:], table[:, -1:]], dim=1).contiguous()
             return _build(self, prefix, replace(common, block_table_tensor=table), *rest, **named)
 
         builder.build = shifted
@@ -91,7 +91,9 @@ def prefill_as_decode(drafts: int) -> None:
     build = builder.build
 
     def by_length(self: Any, prefix: int, common: Any, *rest: Any, **named: Any) -> Any:
-        arguments = dict(zip(("num_accepted_tokens", "num_decode_draft_tokens_cpu"), rest, strict=False))
+        arguments = dict(
+            zip(("num_accepted_tokens", "num_decode_draft_tokens_cpu"), rest, strict=False)
+        )
         arguments |= named
         drafted = arguments.get("num_decode_draft_tokens_cpu")
         counts = arguments.get("num_accepted_tokens")
@@ -107,8 +109,8 @@ def prefill_as_decode(drafts: int) -> None:
     builder.build = by_length
 
 
-def _scales(change: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]) -> None:
-    """Let `change` have the cache and its K and V scales whenever attention reads NVFP4 pages."""
+def _scales(change: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, str], Any]) -> None:
+    """Let `change` have the cache, its scales and their layout when attention reads NVFP4 pages."""
     from vllm.v1.attention.backends import flashinfer
 
     views, update = flashinfer._nvfp4_kv_views, flashinfer.FlashInferImpl.do_kv_cache_update
@@ -117,7 +119,8 @@ def _scales(change: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]) -
     def changed(kv_cache: torch.Tensor, heads: int) -> Any:
         data, scales, layout = views(kv_cache, heads)
         if not writing[0]:
-            scales = change(kv_cache, *scales)
+            k_scales, v_scales = scales
+            scales = change(kv_cache, k_scales, v_scales, layout)
         return data, scales, layout
 
     def written(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -144,11 +147,13 @@ def v_scales_swizzled(drafts: int) -> None:
     """Read V's block scales in the 4 x 4 tiles in which SM100's kernels want them."""
     del drafts
 
-    def swizzle(_: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
-        plain = v.view(torch.uint8)
-        pages, one, two, blocks = plain.shape
-        tiles = plain.reshape(pages, one, two // 4, 4, blocks // 4, 4)
-        return k, _like(v.view(torch.uint8), tiles.transpose(3, 5).reshape(plain.shape))
+    def swizzle(_: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: str) -> Any:
+        stored = v.view(torch.uint8)
+        plain = stored.transpose(1, 2) if layout == "NHD" else stored  # [page, head, token, block]
+        pages, heads, tokens, blocks = plain.shape
+        tiles = plain.reshape(pages, heads, tokens // 4, 4, blocks // 4, 4)
+        swizzled = tiles.transpose(3, 5).reshape(plain.shape)
+        return k, _like(stored, swizzled.transpose(1, 2) if layout == "NHD" else swizzled)
 
     _scales(swizzle)
 
@@ -158,7 +163,7 @@ def scales_of_another_layer(drafts: int) -> None:
     del drafts
     held: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def swap(kv_cache: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+    def swap(kv_cache: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: str) -> Any:
         held[kv_cache.data_ptr()] = (k, v)
         others = [pair for place, pair in held.items() if place != kv_cache.data_ptr()]
         return others[0] if others else (k, v)

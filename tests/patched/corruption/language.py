@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 COUNTERS = 16
 VALUES = 16
 HEX = "0123456789abcdef"
-NAMES = "ghijklmnopqrstuv"
+NAMES = "GHIJKLMNOPQRSTUV"
+"""Capitals, so that no word of a tool call holds a reading."""
+STEP_NAMES = "!#$%&'()*+-/;=?@"
 FILLERS = [a + b for a in "wxyz" for b in HEX]
 QUOTE = '"'
 
@@ -53,7 +55,7 @@ def text_of(token: int) -> str:
         return NAMES[counter] + HEX[value]
     if token < FIRST_FILLER:
         counter, value = divmod(token - FIRST_STEP, VALUES)
-        return NAMES[counter].upper() + HEX[value]
+        return STEP_NAMES[counter] + HEX[value]
     if token < FIRST_SPECIAL:
         return FILLERS[token - FIRST_FILLER]
     return SPECIAL[token - FIRST_SPECIAL]

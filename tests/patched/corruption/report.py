@@ -20,13 +20,16 @@ def _name(result: Result) -> str:
 
 
 def verdict(result: Result) -> str:
-    """Return "passed", "failed", "died" or "not run" for an engine and all its cases."""
+    """Return "passed", "failed", "died" or "not run" for an engine and all its cases.
+
+    It passed if no case failed and at least one ran.
+    """
     if "died" in result:
         return "died"
-    if "not_run" in result:
-        return "not run"
-    failed = [case for case in result["cases"] if case["status"] == "failed"]
-    return "failed" if failed else "passed"
+    states = {case["status"] for case in result["cases"]}
+    if "failed" in states:
+        return "failed"
+    return "passed" if "passed" in states else "not run"
 
 
 def line(result: Result) -> str:
@@ -35,17 +38,15 @@ def line(result: Result) -> str:
     cases = " ".join(
         f"{case['case']}={case['status']}" for case in result["cases"] if case["status"] != "passed"
     )
-    end = result.get("died", result.get("not_run", ""))[-1500:]
+    end = str(result.get("died", result.get("not_run", "")))[-1500:]
     fault = result["fault"] or "-"
     return f"{_name(result)} | {fault} | {said} | {result.get('total_s')} s | {cases} {end}"
 
 
 def is_as_it_should_be(results: list[Result]) -> bool:
-    """Return whether what has no fault passed, and every fault was caught."""
-    return all(
-        verdict(result) == ("failed" if result["fault"] else "passed")
-        for result in results
-        if verdict(result) != "not run"
+    """Return whether all engines ran, those without a fault passed, and those with one did not."""
+    return bool(results) and all(
+        verdict(result) == ("failed" if result["fault"] else "passed") for result in results
     )
 
 
@@ -55,7 +56,7 @@ def _share(case: Result) -> str:
 
 def table(results: list[Result]) -> str:
     """Return two Markdown tables: the settings, and the faults."""
-    clean = sorted((r for r in results if not r["fault"] and len(r["cases"]) != 3), key=_name)  # noqa: PLR2004
+    clean = sorted((r for r in results if r["part"] == "cover"), key=_name)
     names = sorted({case["case"] for r in clean for case in r["cases"]})
     lines = [
         "| setting | " + " | ".join(names) + " | preempted | cached tokens | accepted |",
@@ -73,16 +74,21 @@ def table(results: list[Result]) -> str:
         plain = cases.get("staggered-plain", next(iter(cases.values())))
         more = [str(preempted), str(cached), _share(plain)]
         lines.append(f"| {_name(result)} | " + " | ".join([*states, *more]) + " |")
-    lines += ["", "| fault | caught | right answers | first wrong token at | least log-probability |",
-              "| --- | --- | --- | --- | --- |"]  # fmt: skip
-    compared = [r for r in results if r["fault"] or len(r["cases"]) == 3]  # noqa: PLR2004
+    lines += [
+        "",
+        "| fault | caught | right answers | first wrong token at | least log-probability |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    compared = [r for r in results if r["part"] == "faults"]
     for result in sorted(compared, key=lambda r: r["fault"] or ""):
         said = verdict(result)
         caught = {"failed": "yes", "passed": "no"}.get(said, said)
         cases = result["cases"]
         right = f"{sum(c['right'] for c in cases)} of {sum(c['requests'] for c in cases)}"
         agreed = f"{min((c['agreed'] for c in cases), default=0):.2f} of the answer"
-        known = [c["least_log_probability"] for c in cases if c["least_log_probability"] is not None]
+        known = [
+            c["least_log_probability"] for c in cases if c["least_log_probability"] is not None
+        ]
         least = f"{min(known):.2f}" if known else "-"
         if not result["fault"]:
             caught, agreed = said, "-"

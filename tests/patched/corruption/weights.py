@@ -2,11 +2,11 @@
 
 The residual stream has a place for each thing that is known of a token (see `Place`). A Gated
 DeltaNet layer keeps, under each counter's name, the value that was last read out: its key is the
-previous token's counter plus one, by the convolution, and its value is the current token's. Six of its heads read
-the next six counters' values. Two attention layers find the steps of the even and of the odd
-counters, wherever the prompt tells them. The last layer's MLP adds value and step modulo 16; the LM
-head names the next counter and that sum. The MTP layer does the same for the token after, and is
-wrong, on purpose, for three of ten pairs of value and step.
+previous token's counter plus one, by the convolution, and its value is the current token's. Six of
+its heads read the next six counters' values. Two attention layers find the steps of the even and of
+the odd counters, wherever the prompt tells them. The last layer's MLP adds value and step modulo
+16; the LM head names the next counter and that sum. The MTP layer does the same for the token
+after, and is wrong, on purpose, for three of ten pairs of value and step.
 
 Everything but the constant is 0 or 1 in the stream, so BF16, FP8 and NVFP4 hold it with a wide
 margin, and an answer is right or wrong, not nearly one.
@@ -33,7 +33,7 @@ HEADS, KV_HEADS, HEAD_DIM, ROTARY = 8, 2, 256, 64
 LINEAR_HEADS, LINEAR_DIM, TAPS = 8, 128, 4
 AHEAD = 6
 """Counters whose value and step are known at each token: the next one, and five for drafts."""
-KINDS = tuple("full_attention" if i % 4 == 3 else "linear_attention" for i in range(LAYERS))  # noqa: PLR2004
+KINDS = tuple("full_attention" if i % 4 == 3 else "linear_attention" for i in range(LAYERS))
 CONSTANT = 16.0
 WRONG_DRAFTS = 3
 """Of ten pairs of value and step, those whose draft is wrong."""
@@ -297,9 +297,7 @@ def config() -> dict[str, Any]:
     }  # fmt: skip
 
 
-TEMPLATE = (
-    "{% for message in messages %}{{ message.content }}{% endfor %}"
-)
+TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 """The chat template: a prompt is its content."""
 
 
