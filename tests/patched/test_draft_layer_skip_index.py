@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
 from vllm.model_executor.layers.attention import Attention
 
 from tests.patched import checkpoints, loading
@@ -16,6 +15,8 @@ from tests.patched.checkpoints import Recipe
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 KINDS = ("full_attention", "linear_attention", "linear_attention", "full_attention")
 
