@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
-from contextlib import suppress
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +14,13 @@ import pytest
 
 from imagebuild.project import Project
 from tests.patched import environment, trees
-from tests.patched.corruption import language, report
+from tests.patched.corruption import language, process, report
 from tests.patched.corruption.engine import Asked, Job, Sizes, end_on_a_draft
 from tests.patched.corruption.judge import acceptance_is_as_built, judge
 from tests.patched.corruption.plan import PRODUCT, Case, Setting, cover
 
 if TYPE_CHECKING:
+    from tests.patched.corruption.plan import Form
     from tests.patched.environment import Site
 
 ROOT = Path(__file__).parents[1]
@@ -107,6 +107,20 @@ def test_what_did_not_run_is_no_success() -> None:
     assert report.is_as_it_should_be([outcome("passed"), outcome("failed", fault="x")])
 
 
+def test_an_engine_that_dies_is_known_by_its_exception_and_by_no_path() -> None:
+    log = (
+        '  File "/home/me/engine.py", line 3\n[rank0]: RuntimeError: shape is invalid\nWARNING: bye'
+    )
+    assert process.last_error(log) == "RuntimeError: shape is invalid"
+    assert "see its log" in process.last_error("killed")
+
+
+def test_an_engine_that_takes_too_long_is_not_run(tmp_path: Path) -> None:
+    job = Job("nowhere", Setting())
+    found = process.run(job, tmp_path / "job", 0.0, sys.executable, {})
+    assert report.verdict(found) == "not run"
+
+
 def test_the_tables_in_the_docs_are_those_of_the_recorded_runs() -> None:
     page = (ROOT / "docs/corruption-gate.md").read_text()
     recorded = [r for f in sorted(DATA.glob("*.json")) for r in json.loads(f.read_text())]
@@ -121,43 +135,49 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> Site:
     return environment.overlay(environment.install(), tree, folder / "site")
 
 
-def asked(site: Site, folder: Path, *, drafts: int, fault: str | None, form: str) -> dict[str, Any]:
-    """Run one engine on a CPU and return what became of its case."""
-    model = folder / "model"
+def written(site: Site, folder: Path) -> Path:
     script = "import sys; from pathlib import Path; from tests.patched.corruption import weights; "
     script += "weights.write(Path(sys.argv[1]))"
-    python = str(site.environment.python)
-    environ = site.environ()
+    python, environ = str(site.environment.python), site.environ()
     environ["PYTHONPATH"] = os.pathsep.join([environ["PYTHONPATH"], str(ROOT)])
-    subprocess.run([python, "-c", script, str(model)], env=environ, check=True, timeout=120)
+    subprocess.run([python, "-c", script, str(folder)], env=environ, check=True, timeout=120)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(patched: Site, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(patched, tmp_path_factory.mktemp("model"))
+
+
+def asked(
+    site: Site, model: Path, folder: Path, *, drafts: int, fault: str | None, form: Form
+) -> dict[str, Any]:
+    """Run one engine on a CPU and return what became of its case."""
     sizes = Sizes(filler=60, answer=32, requests=2, chunk=64, stagger=2, context=512)
-    case = Case("staggered", form)  # type: ignore[arg-type]
-    job = Job(str(model), Setting(drafts=drafts), (case,), fault, sizes, "cpu")
-    (folder / "job.json").write_text(json.dumps(asdict(job)))
-    log, result = folder / "log", folder / "result.json"
-    with log.open("wb") as output:
-        command = [python, "-m", "tests.patched.corruption.engine", str(folder / "job.json")]
-        process = subprocess.Popen(
-            [*command, str(result)], env=environ, stdout=output, stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )  # fmt: skip
-        try:
-            process.wait(LIMIT_S)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-    assert result.is_file(), log.read_text(errors="replace")[-3000:]
-    (found,) = json.loads(result.read_text())["cases"]
+    job = Job(str(model), Setting(drafts), (Case("staggered", form),), fault, sizes, "cpu")
+    python, environ = str(site.environment.python), site.environ()
+    result = process.run(job, folder / "job", LIMIT_S, python, environ)
+    assert result["cases"], (result, (folder / "job.log").read_text(errors="replace")[-3000:])
+    (found,) = result["cases"]
     return dict(found)
+
+
+@pytest.mark.engine
+@pytest.mark.upstream
+def test_the_model_is_the_same_bytes_every_time(patched: Site, model: Path, tmp_path: Path) -> None:
+    again = written(patched, tmp_path / "again")
+    names = sorted(path.name for path in model.iterdir())
+    assert names == sorted(path.name for path in again.iterdir())
+    assert all((model / name).read_bytes() == (again / name).read_bytes() for name in names)
 
 
 @pytest.mark.engine
 @pytest.mark.upstream
 @pytest.mark.parametrize(("drafts", "form"), [(0, "json"), (2, "plain"), (2, "tool")])
 def test_the_patched_engine_gives_the_right_answer(
-    drafts: int, form: str, patched: Site, tmp_path: Path
+    drafts: int, form: Form, patched: Site, model: Path, tmp_path: Path
 ) -> None:
-    found = asked(patched, tmp_path, drafts=drafts, fault=None, form=form)
+    found = asked(patched, model, tmp_path, drafts=drafts, fault=None, form=form)
     assert found["status"] == "passed", found
     if drafts:
         assert 0 < found["accepted"] < found["drafted"], "no draft was rejected, or all were"
@@ -174,7 +194,7 @@ def test_the_patched_engine_gives_the_right_answer(
         "prefill as decode",
     ],
 )
-def test_a_fault_is_caught(fault: str, patched: Site, tmp_path: Path) -> None:
-    found = asked(patched, tmp_path, drafts=2, fault=fault, form="plain")
+def test_a_fault_is_caught(fault: str, patched: Site, model: Path, tmp_path: Path) -> None:
+    found = asked(patched, model, tmp_path, drafts=2, fault=fault, form="plain")
     assert found["status"] == "failed", found
     assert found["right"] < found["requests"], "the text must show it"

@@ -176,6 +176,29 @@ def test_zip64_records_are_understood(tmp_path: Path) -> None:
         assert read.read(read.members["a.txt"]) == TEXT
 
 
+def repeated(sizes: tuple[int, int]) -> bytes:
+    """Return an archive whose local header has a zip64 field beside sizes that fit."""
+    data = bytearray(made("a.txt"))
+    body = struct.pack("<2H2Q", 1, 16, *sizes)
+    data[35:35] = body
+    data[28:30] = struct.pack("<H", len(body))
+    end = data.rindex(b"PK\x05\x06")
+    start = struct.unpack_from("<I", data, end + 16)[0]
+    data[end + 16 : end + 20] = struct.pack("<I", start + len(body))
+    return bytes(data)
+
+
+def test_a_zip64_field_may_repeat_sizes_that_fit(tmp_path: Path) -> None:
+    plain = made("a.txt")
+    compressed, size = struct.unpack_from("<2I", plain, 18)
+    (tmp_path / "same.whl").write_bytes(repeated((size, compressed)))
+    with open_zip(tmp_path / "same.whl") as read:
+        assert read.members["a.txt"].size == size
+    (tmp_path / "other.whl").write_bytes(repeated((size + 1, compressed)))
+    with pytest.raises(ArchiveError, match="zip64"), open_zip(tmp_path / "other.whl"):
+        pass
+
+
 @pytest.mark.parametrize("limit", [0, 10, 2000])
 def test_zip64_records_are_written(
     limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

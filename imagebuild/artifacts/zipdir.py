@@ -208,6 +208,8 @@ class Directory:
             if kind != 1:
                 continue
             wide = [index for index, value in enumerate(values) if value == LIMIT32]
+            if not wide and body == struct.pack("<2Q", *values[:2]):
+                continue  # Python before 3.11.4 repeats sizes that fit
             if len(body) != 8 * len(wide):
                 self._bad(f"{name} has a damaged zip64 field", 8 * len(wide), len(body))
             for index, value in zip(wide, struct.unpack(f"<{len(wide)}Q", body), strict=True):

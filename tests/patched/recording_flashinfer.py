@@ -22,13 +22,13 @@ HEADS, KV_HEADS, HEAD_DIM, PAGE = 12, 2, 32, 16
 
 
 class Wrapper:
-    """Records plans; holds the buffers that it was given."""
+    """Records plans and runs."""
 
     def __init__(self, *_: Any, **options: Any) -> None:
         self.options = options
         self.is_cuda_graph_enabled = bool(options.get("use_cuda_graph"))
         self.plans: list[dict[str, Any]] = []
-        self.staged_in: list[int] = []
+        self.runs: list[dict[str, Any]] = []
         self._pin_memory_int_workspace_buffer = torch.zeros(4, dtype=torch.uint8)
 
     def plan(self, **arguments: Any) -> None:
@@ -37,7 +37,9 @@ class Wrapper:
             for name, value in arguments.items()
         }
         self.plans.append(held)
-        self.staged_in.append(self._pin_memory_int_workspace_buffer.data_ptr())
+
+    def run(self, query: torch.Tensor, _: Any, **arguments: Any) -> None:
+        self.runs.append({"query": query, **arguments})
 
 
 def fast_decode_plan(wrapper: Wrapper, **arguments: Any) -> None:
@@ -92,6 +94,7 @@ class Machine:
     dcp: int = 1
     non_causal: bool = False
     concurrent_batches: int = 2
+    force_trtllm: bool | None = None
     log: list[str] = field(default_factory=list)
 
     @property
@@ -175,7 +178,7 @@ class Machine:
         else:
             patch.setattr(backend, "can_use_trtllm_attention", lambda *_, **__: True)
         for module in (backend, questions):
-            patch.setattr(module, "force_use_trtllm_attention", lambda: None, raising=False)
+            patch.setattr(module, "force_use_trtllm_attention", lambda: self.force_trtllm)
         patch.setattr(backend, "get_num_attention_heads_from_layers", lambda *_: HEADS)
         patch.setattr(backend, "get_per_layer_parameters", lambda *_: {})
         patch.setattr(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +19,15 @@ from tests.patched import interpreter, recording_flashinfer
 interpreter.enable()
 recording_flashinfer.install()
 
-from tests.patched.recording_flashinfer import PAGE, Machine, Pool, batch
+from tests.patched.recording_flashinfer import (
+    HEAD_DIM,
+    HEADS,
+    KV_HEADS,
+    PAGE,
+    Machine,
+    Pool,
+    batch,
+)
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -55,10 +64,11 @@ FA2 = [
     pytest.param(Machine(120, kv_cache_dtype="fp8"), id="SM120 fp8"),
     pytest.param(Machine(120), id="SM120 bf16"),
     pytest.param(Machine(90, kv_cache_dtype="nvfp4"), id="SM90 nvfp4"),
+    pytest.param(Machine(90), id="SM90 bf16"),
 ]
 ASKED = [
-    pytest.param(Machine(90, choice="fa2"), id="SM90 bf16"),
-    pytest.param(Machine(90, xqa=True, choice="fa2", kv_cache_dtype="fp8"), id="SM90 fp8, XQA"),
+    pytest.param(Machine(90, choice="fa2", kv_cache_dtype="fp8"), id="SM90 fp8"),
+    pytest.param(Machine(90, xqa=True, choice="fa2"), id="SM90 bf16, XQA"),
     pytest.param(Machine(120, xqa=True, choice="fa2", kv_cache_dtype="nvfp4"), id="SM120, XQA"),
 ]
 
@@ -246,8 +256,8 @@ def test_xqa_serves_where_it_can(patch: pytest.MonkeyPatch) -> None:
     assert not getattr(builder, "use_fa2_native_decode", False)
 
 
-def test_native_decode_on_sm90_stays_as_it_was(patch: pytest.MonkeyPatch) -> None:
-    machine = Machine(90)
+def test_fa3_keeps_one_token_to_a_request(patch: pytest.MonkeyPatch) -> None:
+    machine = Machine(90, kv_cache_dtype="fp8")
     builder = machine.builder(patch)
     assert builder.reorder_batch_threshold == 1
     assert not builder.use_fa2_native_decode
@@ -283,9 +293,47 @@ def test_an_unknown_kernel_is_refused_and_a_choice_changes_the_hash() -> None:
 
 
 def test_fa2_gets_no_fp8_query(patch: pytest.MonkeyPatch) -> None:
-    machine = Machine(90, choice="fa2", kv_cache_dtype="fp8")
+    machine = Machine(90, choice="fa2", kv_cache_dtype="fp8", force_trtllm=False)
     builder = machine.builder(patch)
+    assert builder.q_data_type_prefill == torch.float8_e4m3fn, (
+        "the queries of prefills are FP8 here"
+    )
     assert builder.q_data_type_decode == torch.bfloat16
+
+
+def query_scale(dtype: torch.dtype, patch: pytest.MonkeyPatch) -> float:
+    """Return by what fa2 is told to multiply a query of a layer whose FP8 scale is 4."""
+    backend = Machine(kv_cache_dtype="fp8").enter(patch)
+    wrapper = recording_flashinfer.Wrapper()
+    wrapper._window_left, wrapper._logits_soft_cap, wrapper._sm_scale = -1, 0.0, 0.5
+    layer = SimpleNamespace(
+        _q_scale=torch.tensor(4.0), _q_scale_float=4.0, _k_scale_float=1.0, _v_scale_float=1.0
+    )
+    impl = object.__new__(backend.FlashInferImpl)
+    impl.__dict__.update(
+        bmm1_scale=1.0, bmm2_scale=1.0, scale=0.5, window_left=-1, logits_soft_cap=None, sinks=None,
+        is_kvcache_nvfp4=False, nvfp4_fa2=False, nvfp4_trtllm=False, kv_cache_dtype="fp8",
+        head_size=HEAD_DIM, num_kv_heads=KV_HEADS, dcp_world_size=1, o_sf_scale=None,
+    )  # fmt: skip
+    metadata = SimpleNamespace(
+        prefill=None, decode=backend.FIDecode(wrapper), num_actual_tokens=4, num_prefills=0,
+        num_prefill_tokens=0, num_decodes=1, num_decode_tokens=4, q_data_type_decode=dtype,
+        q_data_type_prefill=dtype,
+        kv_cache_layout=SimpleNamespace(layer_view_order=(0, 1, 2, 3)),
+    )  # fmt: skip
+    rows = torch.zeros(4, HEADS, HEAD_DIM)
+    pages = torch.zeros(2, KV_HEADS, PAGE, 2 * HEAD_DIM, dtype=torch.uint8)
+    impl.forward(layer, rows.to(dtype), None, None, pages, metadata, rows.bfloat16())
+    (run,) = wrapper.runs
+    return float(run["q_scale"])
+
+
+def test_a_query_that_is_not_fp8_is_not_scaled_back(patch: pytest.MonkeyPatch) -> None:
+    assert query_scale(torch.bfloat16, patch) == 1.0
+
+
+def test_an_fp8_query_is_scaled_back(patch: pytest.MonkeyPatch) -> None:
+    assert query_scale(torch.float8_e4m3fn, patch) == 4.0
 
 
 def test_dcp_keeps_one_token_to_a_request(patch: pytest.MonkeyPatch) -> None:

@@ -242,7 +242,6 @@ def _case(llm: Any, job: Job, case: Case, number: int) -> dict[str, Any]:
     inputs = [TokensPrompt(prompt_token_ids=list(request.prompt)) for request in requests]
     stagger = {"one": 0, "staggered": sizes.stagger, "preempted": 0}[case.traffic]
     outputs = _answers(llm, inputs, wanted, stagger)
-    texts = [output.text for output in outputs]
     verdicts = [_verdict(one, output) for one, output in zip(asked, outputs, strict=True)]
     after = _counters(llm)
     grown = {name: after[name] - before.get(name, 0) for name in after}
@@ -262,7 +261,6 @@ def _case(llm: Any, job: Job, case: Case, number: int) -> dict[str, Any]:
         "least_log_probability": min(
             (v.least for v in verdicts if v.least is not None), default=None
         ),
-        "first_answer": texts[0],
         **grown,
     }
 

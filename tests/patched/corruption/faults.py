@@ -159,7 +159,7 @@ def v_scales_swizzled(drafts: int) -> None:
 
 
 def scales_of_another_layer(drafts: int) -> None:
-    """Read each attention layer's pages with the block scales of the layer read before it."""
+    """Read each attention layer's pages with the block scales of another layer."""
     del drafts
     held: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
@@ -179,5 +179,3 @@ FAULTS: dict[str, Callable[[int], None]] = {
     "V scales swizzled": v_scales_swizzled,
     "scales of another layer": scales_of_another_layer,
 }
-ON_A_GPU_ONLY = frozenset({"V scales swizzled", "scales of another layer"})
-"""They need an NVFP4 KV cache, which no CPU has."""

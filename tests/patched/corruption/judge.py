@@ -52,7 +52,7 @@ def acceptance_is_as_built(accepted: int, drafted: int) -> bool:
     """Return whether the drafter was right often, and not always.
 
     It is wrong for three of ten pairs of value and step, and what follows a wrong draft is
-    rejected with it: 0.7 of one draft are accepted, 0.5 of three, 0.38 of five, give or take the
-    pairs that a prompt happens to hold.
+    rejected with it. On an H200 0.64 to 0.67 of one draft were accepted, 0.45 to 0.48 of three,
+    0.32 to 0.35 of five.
     """
     return drafted > 0 and 0.15 <= accepted / drafted <= 0.9

@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.patched.corruption.plan import Setting
+
 Result = dict[str, Any]
 
 
 def _name(result: Result) -> str:
-    setting = result["setting"]
-    mode = "graphs" if setting["graphs"] else "eager"
-    return f"mtp{setting['drafts']}-{setting['kv']}-{setting['prefix']}-{mode}"
+    return Setting(**result["setting"]).name
 
 
 def verdict(result: Result) -> str:

@@ -12,6 +12,7 @@ them by the number that the host computed from the bound. The chunk must
 therefore be one for which every possible length has the same number of chunks.
 """
 
+import itertools
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ from vllm.triton_utils import tl, triton
 _BLOCKS_PER_SM = 2
 _MIN_CHUNK_TOKENS = 128
 _MAX_TILE_ROWS = 64
+# A chunk that does not fit is rare; many in a row cost more than a wait.
+_MAX_TRIES = 64
 
 
 def is_one_query_tile(query_rows: int, head_dim: int) -> bool:
@@ -50,7 +53,7 @@ def choose_kv_split(
 
     Returns:
         -1 if FlashInfer's own choice is right whatever it is, since no request
-        can have more than one chunk; None if there is no such chunk, and the
+        can have more than one chunk; None if no such chunk was found, and the
         true lengths are needed.
     """
     min_lens, max_lens = np.maximum(min_lens, 1), np.maximum(max_lens, 1)
@@ -77,7 +80,7 @@ def choose_kv_split(
             end = middle
     larger = range(first, last + 1)
     smaller = range(min(first, last + 1) - 1, 0, -1)
-    for pages in (*larger, *smaller):
+    for pages in itertools.islice(itertools.chain(larger, smaller), _MAX_TRIES):
         if int(chunks(max_lens, pages).sum()) <= max_tiles and fits(pages):
             return pages
     return None
