@@ -1,0 +1,1 @@
+"""Serve a model with the patched vLLM, and check what it answers: `python -m serve --help`."""
