@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,6 +15,7 @@ from serve.gates.run import Texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from serve.gates.gates import Timed
 
@@ -148,8 +148,10 @@ def markdown(report: Report) -> str:
     lines = [
         f"# {inputs.profile} on {inputs.device}",
         "",
-        f"{report.summary()}; {'all gates' if report.full else 'the quick gates'}, "
-        f"{report.made:%Y-%m-%d %H:%M} UTC.",
+        (
+            f"{report.summary()}; {'all gates' if report.full else 'the quick gates'}, "
+            f"{report.made:%Y-%m-%d %H:%M} UTC."
+        ),
         "",
         "| what | |",
         "| --- | --- |",

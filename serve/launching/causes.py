@@ -60,8 +60,8 @@ _KNOWN = (
         r"could not select device driver|nvidia-container-cli|unresolvable CDI devices",
         "Docker cannot give the card to a container",
         (
-            "install the NVIDIA container toolkit, then `nvidia-ctk runtime configure` or `nvidia-ctk "
-            "cdi generate`, and restart Docker"
+            "install the NVIDIA container toolkit, then `nvidia-ctk runtime configure` or "
+            "`nvidia-ctk cdi generate`, and restart Docker"
         ),
     ),
     (

@@ -50,12 +50,12 @@ def render(plans: Sequence[Plan]) -> str:
         y = _TOP + number * _ROW
         body.append(_text(8, y + 18, plan.asked.caching.kv))
         at = float(_LEFT)
-        for (name, colour), size in zip(_PARTS, _sizes(plan), strict=True):
+        for (name, colour), part in zip(_PARTS, _sizes(plan), strict=True):
             body.append(
-                f'<rect x="{at:.1f}" y="{y}" width="{size * scale:.1f}" height="26" '
-                f'fill="{colour}"><title>{name}: {gib(size)}</title></rect>'
+                f'<rect x="{at:.1f}" y="{y}" width="{part * scale:.1f}" height="26" '
+                f'fill="{colour}"><title>{name}: {gib(part)}</title></rect>'
             )
-            at += size * scale
+            at += part * scale
         tokens = f"{plan.pool.tokens:,} tokens" if plan.pool else "no pool"
         body.append(_text(_LEFT + _WIDTH + 12, y + 18, tokens))
     edge = _LEFT + first.card.memory * scale
