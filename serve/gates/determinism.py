@@ -8,7 +8,7 @@ is a fault, such as a state of another request.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 from serve.gates.result import Result, judged, shown
@@ -67,8 +67,7 @@ def concurrent(run: Run) -> Result:
         ]
         asked = [pool.submit(_ask, run) for _ in range(width - width // 2)]
         found = [each.result() for each in asked]
-        for other in others:
-            other.result()
+        wait(others)  # whether they are right, other gates ask
     judgements = [compared(alone, each) for each in found]
     worst = next((each for each in judgements if not each[0]), judgements[0])
     return judged(worst[0], f"{len(found)} among {width}: {worst[1]}", _BOUND, shown(alone.text))

@@ -28,7 +28,7 @@ class Gpu:
         index: its number, as nvidia-smi counts.
         uuid: its name that stays.
         name: its product's name.
-        capability: the compute capability; None if the driver is too old to tell.
+        capability: the compute capability; None if the driver does not tell it.
         total, free: bytes of memory; None on machines with unified memory.
         mig: whether it is divided into instances.
         processes: what computes on it.

@@ -41,8 +41,9 @@ def gpus() -> tuple[Driver | None, tuple[Gpu, ...], str]:
     xml, why = _told("nvidia-smi", "-q", "-x")
     if xml is None:
         return None, (), why
+    csv, _ = _told("nvidia-smi", "--query-gpu=uuid,compute_cap", "--format=csv,noheader")
     try:
-        driver, found = parsing.gpus(xml)
+        driver, found = parsing.gpus(xml, parsing.capabilities(csv or ""))
     except ValueError as error:
         return None, (), str(error)
     return driver, found, ""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _MIB = 1 << 20
-# Cards whose driver does not tell the capability, by the architecture that it does tell.
-_ARCHITECTURES = {"Blackwell": "12.0", "Ada Lovelace": "8.9", "Hopper": "9.0", "Ampere": "8.6"}
 
 
 def _text(element: ET.Element, path: str) -> str:
@@ -31,8 +29,25 @@ def _mib(text: str) -> int | None:
     return int(match[1]) * _MIB if match else None
 
 
-def gpus(xml: str) -> tuple[Driver, tuple[Gpu, ...]]:
+def capabilities(csv: str) -> dict[str, str]:
+    """Return each card's compute capability by its UUID, which the XML does not tell.
+
+    Args:
+        csv: what `nvidia-smi --query-gpu=uuid,compute_cap --format=csv,noheader` prints.
+    """
+    return {
+        match[1]: match[2]
+        for line in csv.splitlines()
+        if (match := re.match(r"^\s*(GPU-\S+?),\s*(\d+\.\d+)\s*\Z", line))
+    }
+
+
+def gpus(xml: str, capability: dict[str, str]) -> tuple[Driver, tuple[Gpu, ...]]:
     """Return driver and cards from `nvidia-smi -q -x`.
+
+    Args:
+        xml: what it prints.
+        capability: each card's compute capability by its UUID.
 
     Raises:
         ValueError: if the text is not such a document, or declares entities.
@@ -44,21 +59,18 @@ def gpus(xml: str) -> tuple[Driver, tuple[Gpu, ...]]:
     except ET.ParseError as error:
         raise ValueError(str(error)) from error
     driver = Driver(_text(root, "driver_version"), _text(root, "cuda_version"))
-    return driver, tuple(_gpu(number, each) for number, each in enumerate(root.iter("gpu")))
+    return driver, tuple(
+        _gpu(number, each, capability) for number, each in enumerate(root.iter("gpu"))
+    )
 
 
-def _gpu(number: int, gpu: ET.Element) -> Gpu:
+def _gpu(number: int, gpu: ET.Element, capability: dict[str, str]) -> Gpu:
     minor = _text(gpu, "minor_number")
-    capability = _text(gpu, "compute_cap")
-    if not re.match(r"^\d+\.\d+\Z", capability):
-        capability = _ARCHITECTURES.get(_text(gpu, "product_architecture"), "")
-        if "GB10" in _text(gpu, "product_name"):
-            capability = "12.1"
     return Gpu(
         index=int(minor) if minor.isdigit() else number,
         uuid=_text(gpu, "uuid"),
         name=_text(gpu, "product_name"),
-        capability=capability or None,
+        capability=capability.get(_text(gpu, "uuid")),
         total=_mib(_text(gpu, "fb_memory_usage/total")),
         free=_mib(_text(gpu, "fb_memory_usage/free")),
         mig=_text(gpu, "mig_mode/current_mig") == "Enabled",
