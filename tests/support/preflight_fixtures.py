@@ -132,7 +132,9 @@ MACHINES = {
     "two-cards-mixed": Machine((RTX_5090, RTX_4090)),
     "mig": Machine((replace(PRO_6000, mig="Enabled"),)),
     "no-driver": Machine(None, says="nvidia-smi is not on PATH"),
-    "driver-broken": Machine(None, "Failed to initialize NVML: Driver/library version mismatch"),
+    "driver-broken": Machine(
+        None, says="Failed to initialize NVML: Driver/library version mismatch"
+    ),
     "old-driver": Machine((RTX_5090,), driver="570.86.10", cuda="12.8"),
     "driver-without-capability": Machine((replace(RTX_5090, capability=None),)),
     "wsl2": Machine((RTX_5090,), wsl=True, memory=6 << 30),
