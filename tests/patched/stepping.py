@@ -65,24 +65,34 @@ class Step:
     rows: tuple[Row, ...]
 
 
+def engine(folder: Path, drafts: int, **options: Any) -> Any:
+    """Return an engine that runs in this process, on a checkpoint written to `folder`."""
+    checkpoints.write(folder, checkpoints.Recipe())
+    chosen: dict[str, Any] = {
+        "kv_cache_memory_bytes": 64 << 20,
+        "max_num_batched_tokens": BUDGET,
+    }
+    if drafts:
+        chosen["speculative_config"] = {
+            "method": "custom_class",
+            "model": f"{__name__}.{ConstantDrafter.__name__}",
+            "num_speculative_tokens": drafts,
+        }
+    return LLM(**loading.engine_arguments(folder) | chosen | options).llm_engine
+
+
+def runner_of(engine: Any) -> Any:
+    """Return the engine's model runner."""
+    return engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+
+
 class Stepped:
     """An engine and the steps that it took."""
 
     def __init__(self, folder: Path, drafts: int) -> None:
-        checkpoints.write(folder, checkpoints.Recipe())
-        options = loading.engine_arguments(folder) | {
-            "kv_cache_memory_bytes": 64 << 20,
-            "max_num_batched_tokens": BUDGET,
-        }
-        if drafts:
-            options["speculative_config"] = {
-                "method": "custom_class",
-                "model": f"{__name__}.{ConstantDrafter.__name__}",
-                "num_speculative_tokens": drafts,
-            }
-        self.engine = LLM(**options).llm_engine
+        self.engine = engine(folder, drafts)
         self.core = self.engine.engine_core.engine_core
-        self.runner = self.core.model_executor.driver_worker.worker.model_runner
+        self.runner = runner_of(self.engine)
         self.steps: list[Step] = []
         self.requests = 0
         self._offer_graphs()
