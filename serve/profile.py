@@ -17,6 +17,7 @@ from imagebuild.errors import LockError
 from imagebuild.schema import Commit, Hash, Text, Value
 from imagebuild.upstream import LineName, Platform
 from serve.errors import ProfileError
+from serve.planning.shape import Shape
 
 SCHEMA = 1
 WHAT = "the profile"
@@ -35,7 +36,7 @@ class Model(Value, frozen=True, kw_only=True):
     Attributes:
         source: `hub` for a repository of the Hugging Face hub, `generated` for one that this
             project makes itself from fixed seeds.
-        id: OWNER/NAME on the hub, or the generator's name.
+        id: OWNER/NAME on the hub, or the generated model's name.
         revision: the commit on the hub; absent until `python -m serve pin PROFILE --write`.
         served_name: the name under which the API offers it.
         chat_template: SHA-256 of the chat template that the checkpoint ships, where pinned.
@@ -75,12 +76,13 @@ class Memory(Value, frozen=True, kw_only=True):
     """Bytes on each card; the preflight adds them up, the planner explains them.
 
     Attributes:
-        weights: the checkpoint's tensors as loaded.
+        weights: the checkpoint's tensors, all cards together; absent until `python -m serve pin
+            PROFILE --write` has read the headers of the pinned revision. Estimated until then.
         kv_pin: vLLM's `--kv-cache-memory-bytes`: attention blocks and GDN states together.
-        graphs: CUDA graphs, activations and workspace at the profile's sizes.
+        graphs: CUDA graphs, activations and workspace at the profile's sizes: an estimate.
     """
 
-    weights: Bytes
+    weights: Annotated[int, msgspec.Meta(ge=1)] | None = None
     kv_pin: Bytes
     graphs: Bytes
 
@@ -93,14 +95,16 @@ class Engine(Value, frozen=True, kw_only=True):
         sequences: requests at the same time.
         kv_dtype: `--kv-cache-dtype`.
         state_dtype: `--mamba-ssm-cache-dtype`, the type of the GDN state.
+        batched_tokens: `--max-num-batched-tokens`: prompt tokens of one step at most.
         mtp: drafted tokens for each step; 0 for none.
         tensor_parallel: cards that share one model.
     """
 
     context: Count
     sequences: Count
-    kv_dtype: Literal["auto", "bfloat16", "fp8", "nvfp4"]
-    state_dtype: Literal["auto", "bfloat16", "float32"]
+    kv_dtype: Literal["bfloat16", "fp8", "nvfp4"]
+    state_dtype: Literal["bfloat16", "float32"]
+    batched_tokens: Count = 4096
     mtp: Annotated[int, msgspec.Meta(ge=0)] = 0
     tensor_parallel: Count = 1
 
@@ -138,6 +142,7 @@ class Profile(Value, frozen=True, kw_only=True):
         schema: the format's number.
         summary: one sentence.
         line: the release line that serves it.
+        shape: the model's geometry; the downloaded config.json must tell the same.
         flags: further arguments of `vllm serve`, without the dashes; true for a bare flag.
         environment: further environment variables of the server; never a secret.
     """
@@ -149,6 +154,7 @@ class Profile(Value, frozen=True, kw_only=True):
     hardware: Hardware
     memory: Memory
     engine: Engine
+    shape: Shape
     service: Service = msgspec.field(default_factory=Service)
     gates: Gates = msgspec.field(default_factory=Gates)
     flags: dict[str, Flag] = msgspec.field(default_factory=dict)

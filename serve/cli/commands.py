@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 from typing import TYPE_CHECKING
+
+from serve.arguments import KEY_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,3 +45,23 @@ class Commands:
 def emit(arguments: argparse.Namespace, text: str, facts: object) -> None:
     """Print a result: `text` for a person, `facts` as JSON if asked for."""
     print(json.dumps(facts, indent=2) if arguments.json else text)
+
+
+def say(text: str) -> None:
+    """Print how far a command is, beside its result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def api_key() -> str | None:
+    """Return the API's key, which only the environment may hold."""
+    return os.environ.get(KEY_VARIABLE) or None
+
+
+def confirm(question: str, *, yes: bool) -> bool:
+    """Return whether a person agrees; without a terminal nobody does, unless told so."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        return False
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from serve.cli import profiles
+from serve.cli import pin, plan, profiles, start, stop, upgrade, verify
 from serve.cli.commands import Commands
 
 # Each module has `add(commands)`, which defines the command and sets `run`.
-MODULES = (profiles,)
+MODULES = (start, stop, upgrade, verify, plan, profiles, pin)
 
 _DESCRIPTION = """\
 Serve a Qwen3.5, 3.6 or 3.8 hybrid in NVFP4 on consumer Blackwell with the patched vLLM: start it by

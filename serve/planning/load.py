@@ -86,15 +86,29 @@ def _part(name: str) -> str:
     return "experts" if ".experts." in name else ""
 
 
-def of_profile(total: int, shape: Shape) -> Weights:
-    """Return the same of a model whose headers are not at hand: what its geometry tells.
+def estimated(shape: Shape) -> Weights:
+    """Return the bytes of a checkpoint whose headers are not at hand, by its geometry.
 
-    The embedding counts as BF16, the experts as NVFP4, which is how such checkpoints store them.
+    It counts the layers of the text model as NVFP4, embedding, LM head and drafter as BF16, and no
+    vision tower: how the published NVFP4 checkpoints mostly are, but none exactly.
     """
+    hidden = shape.hidden_size
+    queries = 2 * shape.attention_heads * shape.head_dim  # each has a gate
+    values = 2 * shape.key_value_heads * shape.head_dim
+    attention = hidden * (queries + values + queries // 2)
+    keys = 2 * shape.linear_key_heads * shape.linear_key_dim
+    inner = shape.linear_value_heads * shape.linear_value_dim
+    delta_net = hidden * (keys + 3 * inner + 2 * shape.linear_value_heads)
+    mlp = 3 * hidden * shape.mlp_width
+    experts = 3 * hidden * shape.expert_width * shape.experts
     layers = shape.full_attention + shape.linear_attention
-    expert = 3 * shape.hidden_size * shape.expert_width * _NVFP4_BYTES
+    body = shape.full_attention * attention + shape.linear_attention * delta_net + layers * mlp
+    routed = int(layers * experts * _NVFP4_BYTES)
+    embedding = 2 * shape.vocab_size * hidden
+    drafter = shape.mtp_layers * 2 * (attention + mlp + experts + 2 * hidden * hidden)
     return Weights(
-        total,
-        embedding=2 * shape.vocab_size * shape.hidden_size,
-        experts=int(layers * shape.experts * expert),
+        int(body * _NVFP4_BYTES) + routed + 2 * embedding + drafter,
+        embedding=embedding,
+        experts=routed,
+        drafter=drafter,
     )

@@ -26,10 +26,11 @@ class Shape(Value, frozen=True, kw_only=True):
         full_attention: layers with full attention.
         linear_attention: layers with Gated DeltaNet.
         mtp_layers: layers of the drafter, each with full attention.
-        key_value_heads, head_dim: of a full attention layer.
+        attention_heads, key_value_heads, head_dim: of a full attention layer.
         linear_key_heads, linear_value_heads: of a Gated DeltaNet layer.
         linear_key_dim, linear_value_dim: of one of its heads.
         conv_kernel: taps of its convolution.
+        mlp_width: the intermediate size of a dense layer's MLP, or of the shared expert.
         experts: routed experts of a layer; 0 for a dense model.
         active_experts: those that one token uses.
         expert_width: a routed expert's intermediate size.
@@ -40,6 +41,7 @@ class Shape(Value, frozen=True, kw_only=True):
     full_attention: Count
     linear_attention: Count
     mtp_layers: Annotated[int, msgspec.Meta(ge=0)]
+    attention_heads: Count
     key_value_heads: Count
     head_dim: Count
     linear_key_heads: Count
@@ -47,6 +49,7 @@ class Shape(Value, frozen=True, kw_only=True):
     linear_key_dim: Count
     linear_value_dim: Count
     conv_kernel: Count
+    mlp_width: Count
     experts: Annotated[int, msgspec.Meta(ge=0)] = 0
     active_experts: Annotated[int, msgspec.Meta(ge=0)] = 0
     expert_width: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -83,6 +86,7 @@ def of_config(config: dict[str, Any], path: object) -> Shape:
         for name, key in {
             "hidden_size": "hidden_size",
             "vocab_size": "vocab_size",
+            "attention_heads": "num_attention_heads",
             "key_value_heads": "num_key_value_heads",
             "head_dim": "head_dim",
             "linear_key_heads": "linear_num_key_heads",
@@ -93,10 +97,12 @@ def of_config(config: dict[str, Any], path: object) -> Shape:
         }.items()
     }
     experts = int(text.get("num_experts") or 0)
+    mlp = "shared_expert_intermediate_size" if experts else "intermediate_size"
     return Shape(
         full_attention=kinds.count("full_attention"),
         linear_attention=kinds.count("linear_attention"),
         mtp_layers=int(text.get("mtp_num_hidden_layers") or 0),
+        mlp_width=_asked(text, mlp, int, path),
         experts=experts,
         active_experts=_asked(text, "num_experts_per_tok", int, path) if experts else 0,
         expert_width=_asked(text, "moe_intermediate_size", int, path) if experts else 0,

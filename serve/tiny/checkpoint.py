@@ -59,11 +59,7 @@ def tokenizer(made: Vocabulary) -> dict[str, object]:
     """Return tokenizer.json: byte-level BPE, as the `tokenizers` library reads it."""
     table = byte_characters()
     vocabulary = {table[byte]: byte for byte in range(BYTES)}
-    vocabulary |= {
-        shown(text): token
-        for text, token in made.ids.items()
-        if token >= BYTES
-    }
+    vocabulary |= {shown(text): token for text, token in made.ids.items() if token >= BYTES}
     tokens = [
         {
             "id": made.ids[text], "content": text, "single_word": False, "lstrip": False,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from serve.tiny.scripts import VOWELS, KEY, SLOTS, scripts
+from serve.tiny.scripts import KEY, SLOTS, VOWELS, scripts
 
 BYTES = 256
 PIECE = 4
@@ -97,7 +97,7 @@ class Vocabulary:
         return [self.ids[text] for text in texts]
 
     def chain(self, tokens: list[int]) -> None:
-        """Let each token follow the one before; what follows a mark, the token before it carries."""
+        """Let each token follow the one before; a token before a mark carries what is after it."""
         marks = {self.ids[mark] for mark in MARKS}
         for place, token in enumerate(tokens[:-1]):
             if token in marks:

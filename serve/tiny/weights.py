@@ -17,15 +17,21 @@ import random
 import struct
 from dataclasses import dataclass, field
 from functools import cache
+from typing import TYPE_CHECKING
 
-from serve.tiny.scripts import VOWELS, SLOTS, scripts
-from serve.tiny.vocabulary import ANSWER, MARKS, THINK, USER, Vocabulary
+from serve.tiny.scripts import SLOTS, VOWELS, scripts
+from serve.tiny.vocabulary import ANSWER, MARKS, THINK, USER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from serve.tiny.vocabulary import Vocabulary
 
 HIDDEN, INTERMEDIATE, LAYERS = 512, 64, 4
 HEADS, KV_HEADS, HEAD_DIM, ROTARY = 8, 2, 256, 64
 LINEAR_HEADS, LINEAR_DIM, TAPS = 8, 128, 4
 VISION = 64
-KINDS = tuple("full_attention" if i % 4 == 3 else "linear_attention" for i in range(LAYERS))
+KINDS = (*("linear_attention",) * (LAYERS - 1), "full_attention")
 WRONG_EVERY = 5
 """Of so many tokens, the drafter is wrong after one."""
 
@@ -117,22 +123,28 @@ def _embedding(writer: Writer, made: Vocabulary) -> None:
             table[token, Place.CODE + place] = sign / 8
         if token % WRONG_EVERY == 0:
             table[token, Place.WRONG] = 1
-    table[made.ids[ANSWER], Place.ANSWER] = 1
-    table[made.ids[THINK], Place.THINK] = 1
-    table[made.ids[USER], Place.TOPIC] = 1  # the script for a prompt without a topic
+    for token, place in _known(made):
+        table[token, place] = 1
+
+
+def _known(made: Vocabulary) -> Iterator[tuple[int, int]]:
+    """Yield what is known of a token beside what follows it, as its place in the stream."""
+    yield made.ids[ANSWER], Place.ANSWER
+    yield made.ids[THINK], Place.THINK
+    yield made.ids[USER], Place.TOPIC  # the script for a prompt without a topic
     for number, script in enumerate(scripts()):
         if script.word:
-            table[made.ids[script.word], Place.TOPIC + number] = 1
+            yield made.ids[script.word], Place.TOPIC + number
     for slot in range(len(SLOTS)):
         for vowel in range(len(VOWELS)):
-            token = made.key(slot, vowel)
-            table[token, Place.SLOT + slot] = table[token, Place.VOWEL + vowel] = 1
+            yield made.key(slot, vowel), Place.SLOT + slot
+            yield made.key(slot, vowel), Place.VOWEL + vowel
     for token, slot in made.asks.items():
-        table[token, Place.ASKED + slot] = 1
+        yield token, Place.ASKED + slot
     for number, token in enumerate(made.carried):
-        table[token, Place.CARRY + number] = 1
+        yield token, Place.CARRY + number
     for mark in MARKS:
-        table[made.ids[mark], Place.MARK] = 1
+        yield made.ids[mark], Place.MARK
 
 
 def _head(writer: Writer, made: Vocabulary) -> None:

@@ -1,0 +1,1 @@
+"""Gates: questions to a running server whose right answers are known."""

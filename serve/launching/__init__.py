@@ -1,0 +1,1 @@
+"""Starting a server, watching it come up, stopping it."""

@@ -1,0 +1,1 @@
+"""Can this machine serve the profile? Facts are gathered once, then plain functions judge."""

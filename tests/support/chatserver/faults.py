@@ -1,0 +1,41 @@
+"""What the server can do wrong; one thing at a time."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Fault(enum.Enum):
+    UNHEALTHY = "says that it is not well"
+    WRONG_MODEL = "serves another model"
+    SHORT_CONTEXT = "serves the model with a shorter context"
+    WRONG_ANSWER = "answers a plain question wrongly"
+    SERVER_ERROR = "answers a plain question with status 500"
+    NOT_JSON = "answers a plain question with a page of HTML"
+    STALL = "stops in the middle of a stream"
+    CUT_STREAM = "closes a stream before its end"
+    ONE_PIECE = "gives a stream in one piece"
+    SMALL_POOL = "has a smaller KV pool than planned"
+    NO_THOUGHT = "does not think when it should"
+    LEAKING_THOUGHT = "thinks in the answer"
+    UNASKED_THOUGHT = "thinks when it should not"
+    BROKEN_TOOL_JSON = "calls a tool with arguments that are no JSON"
+    TOOL_SCHEMA = "calls a tool with arguments against their schema"
+    LOST_CALL = "forgets one of four calls"
+    IGNORED_RESULT = "calls again where it has the result"
+    BROKEN_SCHEMA = "answers JSON against the schema"
+    NO_JSON = "answers prose where JSON is asked for"
+    NONDETERMINISM = "answers the same question otherwise the second time"
+    DRIFT = "has other log-probabilities the second time"
+    CROWD = "answers otherwise while others ask"
+    WRONG_NEEDLE = "finds another passkey"
+    STALE_CACHE = "finds another passkey from its prefix cache"
+    INVALID_PYTHON = "writes a program that does not parse"
+    UNFINISHED = "is cut off in the middle of a program"
+    REPETITION = "says the same again and again"
+    ZERO_ACCEPTANCE = "accepts no draft"
+    LAST_PLACE_DEAD = "accepts nothing at the last place of a draft"
+    NO_COUNTERS = "does not count drafts"
+    MTP_DIVERGES = "says something else with drafts than without"
+    FAR_FROM_REFERENCE = "expects other tokens than its reference"
+    COLOUR_BLIND = "calls red blue"
