@@ -42,6 +42,21 @@ class ConstantDrafter:
         return [[DRAFT_TOKEN] * self.tokens if tokens else [] for tokens in sampled]
 
 
+class AlternatingDrafter(ConstantDrafter):
+    """Drafts for the first rows at every second step only, so that the last ones find no room."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.first = BUDGET // (1 + self.tokens)
+        self.calls = 0
+
+    def propose(self, sampled: list[list[int]], *_: Any, **__: Any) -> list[list[int]]:
+        """Return a draft for some of the requests."""
+        self.calls += 1
+        drafts = super().propose(sampled)
+        return [[]] * self.first + drafts[self.first :] if self.calls % 2 else drafts
+
+
 @dataclass(frozen=True)
 class Row:
     """What one step did for one request.
@@ -65,7 +80,12 @@ class Step:
     rows: tuple[Row, ...]
 
 
-def engine(folder: Path, drafts: int, **options: Any) -> Any:
+def engine(
+    folder: Path,
+    drafts: int,
+    drafter: type[ConstantDrafter] = ConstantDrafter,
+    **options: Any,
+) -> Any:
     """Return an engine that runs in this process, on a checkpoint written to `folder`."""
     checkpoints.write(folder, checkpoints.Recipe())
     chosen: dict[str, Any] = {
@@ -75,7 +95,7 @@ def engine(folder: Path, drafts: int, **options: Any) -> Any:
     if drafts:
         chosen["speculative_config"] = {
             "method": "custom_class",
-            "model": f"{__name__}.{ConstantDrafter.__name__}",
+            "model": f"{__name__}.{drafter.__name__}",
             "num_speculative_tokens": drafts,
         }
     return LLM(**loading.engine_arguments(folder) | chosen | options).llm_engine
