@@ -15,6 +15,7 @@ import pytest
 from imagebuild.project import Project
 from tests.patched import environment, trees
 from tests.patched.corruption import language, process, report
+from tests.patched.corruption.faults import FAULTS
 from tests.patched.corruption.engine import Asked, Job, Sizes, end_on_a_draft
 from tests.patched.corruption.judge import acceptance_is_as_built, judge
 from tests.patched.corruption.plan import PRODUCT, Case, Setting, cover
@@ -125,6 +126,17 @@ def test_the_tables_in_the_docs_are_those_of_the_recorded_runs() -> None:
     page = (ROOT / "docs/corruption-gate.md").read_text()
     recorded = [r for f in sorted(DATA.glob("*.json")) for r in json.loads(f.read_text())]
     assert report.table(recorded) in page
+    assert report.product(recorded) in page
+
+
+def test_every_setting_was_run_and_every_fault_was_caught() -> None:
+    recorded = [r for f in sorted(DATA.glob("*.json")) for r in json.loads(f.read_text())]
+    product = [r for r in recorded if r["part"] == "product"]
+    faults = [r for r in recorded if r["part"] == "faults"]
+    assert len({str(r["setting"]) for r in product}) == 72
+    assert {r["fault"] for r in faults} == {None, *FAULTS}
+    assert report.is_as_it_should_be(product)
+    assert report.is_as_it_should_be(faults)
 
 
 @pytest.fixture(scope="module")

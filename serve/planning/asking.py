@@ -53,7 +53,9 @@ def caching_of(of: Profile, *, drafts: int | None = None) -> Caching:
         engine.state_dtype,
         engine.mtp if drafts is None else drafts,
         prefix=of.flags.get("enable-prefix-caching", True) is not False,
-        checkpoints=cuda and of.line == "v0.33.0",
+        checkpoints=cuda
+        and of.line == "v0.33.0"
+        and of.flags.get("gdn-prefill-backend", "auto") in {"auto", "flashinfer"},
         tensor_parallel=engine.tensor_parallel,
         kernel_block=KERNEL_BLOCK if cuda else _CPU_BLOCK,
     )

@@ -96,5 +96,30 @@ def table(results: list[Result]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def product(results: list[Result]) -> str:
+    """Return a Markdown table of the whole product of settings: right answers of those asked for.
+
+    An engine with a case that failed, or that did not run, shows so in its cell.
+    """
+    found = {_name(r): r for r in results if r["part"] == "product"}
+    settings = [Setting(**r["setting"]) for r in found.values()]
+    columns = sorted({(s.prefix, s.graphs) for s in settings}, key=str)
+    heads = [f"{prefix}, {'graphs' if graphs else 'eager'}" for prefix, graphs in columns]
+    lines = [
+        "| MTP | KV cache | " + " | ".join(heads) + " |",
+        "| --- |" + " --- |" * (len(heads) + 1),
+    ]
+    for drafts, kv in sorted({(s.drafts, s.kv) for s in settings}):
+        cells = []
+        for prefix, graphs in columns:
+            result = found[Setting(drafts, kv, prefix, graphs).name]
+            right = sum(case["right"] for case in result["cases"])
+            asked = sum(case["requests"] for case in result["cases"])
+            said = verdict(result)
+            cells.append(f"{right} of {asked}" + ("" if said == "passed" else f", {said}"))
+        lines.append(f"| {drafts} | {kv} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 if __name__ == "__main__":
     print(table(json.loads(Path(sys.argv[1]).read_text())), end="")
