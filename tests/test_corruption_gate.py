@@ -15,8 +15,8 @@ import pytest
 from imagebuild.project import Project
 from tests.patched import environment, trees
 from tests.patched.corruption import language, process, report
-from tests.patched.corruption.faults import FAULTS
 from tests.patched.corruption.engine import Asked, Job, Sizes, end_on_a_draft
+from tests.patched.corruption.faults import FAULTS
 from tests.patched.corruption.judge import acceptance_is_as_built, judge
 from tests.patched.corruption.plan import PRODUCT, Case, Setting, cover
 

@@ -1,6 +1,6 @@
 """Decode step time with an NVFP4 KV cache and MTP, stock against patched, on one GPU.
 
-usage: python bench/nvfp4_kv/decode_step.py OUT.json NAME=SITE [NAME=SITE ...] [--modes graphs,eager]
+usage: decode_step.py OUT.json NAME=SITE [NAME=SITE ...] [--modes graphs,eager]
 
 SITE is a folder with vLLM. For each, eager and with CUDA graphs, one process makes an engine with
 the attention and GDN geometry of Qwen3.5-27B (16 layers of it, small MLPs and vocabulary, random
@@ -11,6 +11,7 @@ tokens a request and the drafter's three. A profiled step counts what the host w
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -31,13 +32,14 @@ WAITS = (
     "cudaEventSynchronize",
     "cudaMemcpy",
 )
+LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernelEx")
 
 
 def engine(folder: str, *, graphs: bool) -> Any:
     """Return an engine of this process's vLLM."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
-    from vllm import LLM  # noqa: PLC0415
+    from vllm import LLM
 
     return LLM(
         model=folder,
@@ -62,8 +64,8 @@ def engine(folder: str, *, graphs: bool) -> Any:
 
 def fill(core: Any, batch: int, context: int) -> None:
     """Add requests and step until all of them decode."""
-    from vllm import SamplingParams  # noqa: PLC0415
-    from vllm.inputs import TokensPrompt  # noqa: PLC0415
+    from vllm import SamplingParams
+    from vllm.inputs import TokensPrompt
 
     told = random.Random(batch * context)  # noqa: S311
     wanted = SamplingParams(temperature=0, max_tokens=900, ignore_eos=True, detokenize=False)
@@ -79,8 +81,8 @@ def fill(core: Any, batch: int, context: int) -> None:
 
 def measure(core: Any, batch: int, context: int) -> dict[str, Any]:
     """Return the time of a step and what the host waits for in it."""
-    import torch  # noqa: PLC0415
-    from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415
+    import torch
+    from torch.profiler import ProfilerActivity, profile
 
     fill(core, batch, context)
     for _ in range(6):
@@ -105,9 +107,7 @@ def measure(core: Any, batch: int, context: int) -> dict[str, Any]:
         "spread_ms": [round(x, 3) for x in (min(times), max(times))],
         "waits_per_step": {n: round(events[n] / 3, 2) for n in WAITS if n in events},
         "graph_launches_per_step": round(events.get("cudaGraphLaunch", 0) / 3, 2),
-        "kernel_launches_per_step": round(
-            sum(events.get(n, 0) for n in ("cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchKernelExC",
-                                           "cuLaunchKernelEx")) / 3, 1),
+        "kernel_launches_per_step": round(sum(events.get(n, 0) for n in LAUNCHES) / 3, 1),
     }  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def run(folder: str, graphs: str, out: str) -> None:
     points: list[dict[str, Any]] = []
     for context in CONTEXTS:
         for batch in BATCHES:
-            points.append(measure(core, batch, context))
+            points += [measure(core, batch, context)]
             Path(out).write_text(json.dumps(points))
 
 
@@ -127,7 +127,7 @@ def main() -> None:
         run(*sys.argv[2:])
         return
     sys.path.insert(0, str(Path(__file__).parents[2]))
-    from bench.nvfp4_kv import shapes  # noqa: PLC0415
+    from bench.nvfp4_kv import shapes
 
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("out", type=Path)
@@ -147,16 +147,14 @@ def main() -> None:
                 path = os.pathsep.join([site, os.environ.get("PYTHONPATH", "")])
                 part = Path(scratch) / f"{name}-{mode}.json"
                 log = options.out.with_name(f"{options.out.stem}-{name}-{mode}.log")
-                with log.open("wb") as output:
-                    try:
-                        subprocess.run(
+                ended = contextlib.suppress(subprocess.TimeoutExpired)
+                with log.open("wb") as output, ended:
+                    subprocess.run(
                             [sys.executable, __file__, "--run", scratch, mode, str(part)],
                             env=os.environ | {"PYTHONPATH": path},
                             stdout=output, stderr=subprocess.STDOUT,
                             timeout=options.limit, check=False,
                         )  # fmt: skip
-                    except subprocess.TimeoutExpired:
-                        pass
                 done = json.loads(part.read_text()) if part.is_file() else []
                 results[f"{name}-{mode}"] = done
                 options.out.write_text(json.dumps(results, indent=1) + "\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 LOG = "server.log"
 COMPOSE = "compose.yaml"
+_DRAIN_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,13 @@ def end(running: Running) -> None:
     state.clear()
 
 
+def _drain(running: Running) -> None:
+    """Wait until the follower of an ended container's log has written all of it."""
+    end = time.monotonic() + _DRAIN_S
+    while running.compose and state.alive(running.pid, running.ticks) and time.monotonic() < end:
+        time.sleep(0.05)
+
+
 def await_answer(
     running: Running, endpoint: Endpoint, limit_s: float, told: Callable[[str], None]
 ) -> Answer:
@@ -179,7 +188,8 @@ def await_answer(
         EngineError: if it ends, is late, or does not answer.
     """
     log = Path(running.log)
-    watching.wait(watching.Watched(endpoint, log, lambda: alive(running)), limit_s, told)
+    watched = watching.Watched(endpoint, log, lambda: alive(running), lambda: _drain(running))
+    watching.wait(watched, limit_s, told)
     told("asking it something")
     try:
         answer = Client(endpoint, patience=limit_s).chat(basics.CAPITAL, 64)

@@ -44,11 +44,13 @@ class Watched:
         endpoint: where it will answer.
         log: the file that its output goes to.
         alive: whether it still runs.
+        drained: returns once the log holds all that a server that has ended had to say.
     """
 
     endpoint: Endpoint
     log: Path
     alive: Callable[[], bool]
+    drained: Callable[[], None] = lambda: None
 
 
 def tail(log: Path, size: int = _TAIL) -> str:
@@ -97,6 +99,7 @@ def wait(watched: Watched, limit_s: float, told: Callable[[str], None]) -> None:
         else:
             return
         if not watched.alive():
+            watched.drained()
             raise _ended(watched)
         if time.monotonic() >= end:
             raise _late(watched, limit_s, last)

@@ -62,7 +62,7 @@ def capacity(case: dict[str, Any]) -> int:
     cache.mamba_cache_mode = "align"
     config = VllmConfig(cache_config=cache)
     config.model_config = SimpleNamespace(max_model_len=case["context"])
-    groups = kv_cache_planning._get_kv_cache_groups_uniform_page_size(layers)  # noqa: SLF001
+    groups = kv_cache_planning._get_kv_cache_groups_uniform_page_size(layers)
     size = sum(
         spec.page_size_bytes for spec in [attention] * max(len(g.layer_names) for g in groups)
     )

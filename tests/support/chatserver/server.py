@@ -39,6 +39,7 @@ class ChatServer:
         pool_tokens: what it says its KV pool holds.
         drafts: tokens that it drafts; 0 for none.
         key: the API key that it wants.
+        port: where it listens; any free one if 0.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class ChatServer:
         pool_tokens: int = 87296,
         drafts: int = 3,
         key: str | None = None,
+        port: int = 0,
     ) -> None:
         self.brain = Brain(fault)
         self.model = "other" if fault is Fault.WRONG_MODEL else model
@@ -61,7 +63,7 @@ class ChatServer:
         self.hits = 0
         self.ended = threading.Event()
         handler = type("Handler", (_Handler,), {"chat": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
