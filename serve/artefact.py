@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from dataclasses import dataclass
@@ -16,7 +17,17 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 _IMAGE = re.compile(r"^[^\s@]+@(sha256:[0-9a-f]{64})\Z")
-_DESCRIBE = "import vllm, vllm._overlay as o; print(vllm.__version__); print(o.describe())"
+# The wheel's digest is in the record of where pip had it from (PEP 610), if that was a file.
+_DESCRIBE = """
+import importlib.metadata, json, vllm, vllm._overlay
+try:
+    text = importlib.metadata.distribution("vllm").read_text("direct_url.json")
+    record = json.loads(text or "{}")
+except importlib.metadata.PackageNotFoundError:
+    record = {}
+digest = record.get("archive_info", {}).get("hashes", {}).get("sha256", "")
+print(json.dumps([vllm.__version__, vllm._overlay.describe(), digest]))
+"""
 
 
 @dataclass(frozen=True)
@@ -39,12 +50,14 @@ class Environment:
     Attributes:
         python: its interpreter.
         version: vLLM's version there.
-        overlay: what the installed overlay says of itself; empty for stock vLLM.
+        overlay: what the installed overlay says of itself.
+        sha256: the wheel's digest, if pip installed it from a file; else empty.
     """
 
     python: Path
     version: str
     overlay: str
+    sha256: str
 
 
 def image(ref: str) -> Image:
@@ -96,11 +109,11 @@ def environment(python: Path) -> Environment:
         done = subprocess.run(
             [str(python), "-c", _DESCRIBE], capture_output=True, text=True, check=False, timeout=300
         )
-        told = done.stdout.strip().splitlines()
+        told = json.loads((done.stdout.strip().splitlines() or ["null"])[-1])
         why = (done.stderr.strip().splitlines() or ["nothing"])[-1]
-    except (OSError, subprocess.TimeoutExpired) as error:
-        told, why = [], str(error)
-    if not told:
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        told, why = None, str(error)
+    if not isinstance(told, list):
         raise UsageError(
             "this interpreter does not have the patched vLLM",
             file=python,
@@ -108,5 +121,5 @@ def environment(python: Path) -> Environment:
             found=why,
             next_command="python -m venv ENV && ENV/bin/pip install dist/vllm-*.whl",
         )
-    version = next((line for line in told if re.match(r"^\d+\.\d+", line)), told[0])
-    return Environment(python, version, told[-1])
+    version, overlay, digest = (str(each) for each in told)
+    return Environment(python, version, overlay, digest)

@@ -90,7 +90,7 @@ def cases() -> list[tuple[dict[str, object], int]]:
 
 
 def test_a_smaller_type_of_cache_holds_more_tokens() -> None:
-    per_gib = [tokens(Caching(kv, "bfloat16", 3)) / 8 for kv in ("bfloat16", "fp8", "nvfp4")]  # type: ignore[arg-type]
+    per_gib = [tokens(Caching(kv, "bfloat16", 3)) / 8 for kv in ("bfloat16", "fp8", "nvfp4")]
     assert per_gib == sorted(per_gib)
     assert per_gib[2] / per_gib[0] > 3
 
@@ -162,8 +162,7 @@ def test_estimated_weights_say_so() -> None:
 def test_the_picture_is_the_same_bytes_each_time_and_well_formed() -> None:
     model = asking.of_name("qwen3.8-27b-nvfp4")
     plans = [
-        asking.make(asking.with_kv(model, kv), card("5090"))
-        for kv in ("bfloat16", "fp8", "nvfp4")  # type: ignore[arg-type]
+        asking.make(asking.with_kv(model, kv), card("5090")) for kv in ("bfloat16", "fp8", "nvfp4")
     ]
     drawn = picture.render(plans)
     assert drawn == picture.render(plans)

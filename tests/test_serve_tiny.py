@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from imagebuild.checkpoint import source
 from serve.gates import needle
-from serve.tiny import checkpoint, scripts, vocabulary
+from serve.tiny import checkpoint, scripts, vocabulary, weights
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,7 +85,7 @@ def test_a_passkey_is_read_as_its_slots(tokenizer: Tokenizer) -> None:
 def test_the_weights_are_pinned() -> None:
     """A change of the scripts or of the construction shows here, and expires reports."""
     made = vocabulary.build()
-    data = checkpoint.safetensors(checkpoint.weights.tensors(made))
+    data = checkpoint.safetensors(weights.tensors(made))
     assert hashlib.sha256(data).hexdigest() == (
         "b886ceb2f1b4d3726e4837f820c05fe75758bf9c430a33c06c1dfc1ca349ef2a"
     )

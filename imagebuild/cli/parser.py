@@ -202,6 +202,13 @@ def make_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="do not read the base's layers from the registry (some 10 GB)",
     )
+    verify.add_argument(
+        "--test-results",
+        type=Path,
+        metavar="FOLDER",
+        help="show the test results (*.intoto.json, as `python -m serve verify` writes them) that "
+        "are about this artifact, and their age",
+    )
     image_options.add_comparison(verify)
     image_options.add_signer(verify)
 

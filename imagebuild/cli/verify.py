@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import hashlib
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +16,7 @@ from imagebuild.digest import Sha256
 from imagebuild.errors import SourceError, UsageError, VerifyError
 from imagebuild.fetch.sources import Sources
 from imagebuild.patching import checksums
+from imagebuild.verifying import test_results
 from imagebuild.verifying.verify import Report, Verdict
 
 if TYPE_CHECKING:
@@ -97,6 +101,17 @@ def signer_of(arguments: argparse.Namespace) -> Expected:
     return Expected(arguments.key, arguments.identity, arguments.issuer)
 
 
+def _digests(path: Path, *, is_wheel: bool) -> set[str]:
+    """Return the digests by which a test can name an artifact."""
+    if is_wheel:
+        with path.open("rb") as file:
+            return {hashlib.file_digest(file, "sha256").hexdigest()}
+    if path.is_dir():
+        index = json.loads((path / "index.json").read_bytes())
+        return {str(each["digest"]).removeprefix("sha256:") for each in index["manifests"]}
+    return {str(path).rpartition("@sha256:")[2]}
+
+
 def _names_an_image(subject: str) -> bool:
     return subject.startswith("docker-daemon:") or ":" in subject
 
@@ -158,6 +173,13 @@ def run(arguments: argparse.Namespace, project: Project) -> int:
         )
     is_wheel = path.is_file() and (path.suffix == ".whl" or _starts_as_zip(path))
     report = (_wheel if is_wheel else _image)(arguments, project, sources)
+    if arguments.test_results is not None:
+        test_results.add(
+            report,
+            arguments.test_results,
+            _digests(path, is_wheel=is_wheel),
+            dt.datetime.now(dt.UTC),
+        )
     emit(arguments, text_of(report), facts_of(report))
     if arguments.json:
         return VerifyError.exit_code if report.failures else 0

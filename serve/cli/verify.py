@@ -92,7 +92,7 @@ def inputs_of(named: Named, running: Running | None, drafts: int, vllm: str) -> 
     artefact = "a server that was not started here" if running is None else running.artefact
     digest = artefact.partition("@sha256:")[2]
     if running is not None and running.version:
-        artefact = f"vLLM {running.version}"
+        artefact, digest = f"vLLM {running.version}", running.wheel_sha256
     return Made(
         artefact=artefact,
         artefact_sha256=digest,

@@ -137,6 +137,7 @@ def begin(start: Start, files: Files) -> Running:
         if isinstance(start.artefact, Image)
         else str(start.artefact.python),
         version="" if isinstance(start.artefact, Image) else start.artefact.version,
+        wheel_sha256="" if isinstance(start.artefact, Image) else start.artefact.sha256,
         gpus=start.gpus,
         log=str(log),
         started=dt.datetime.now(dt.UTC).replace(microsecond=0),

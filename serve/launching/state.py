@@ -33,6 +33,7 @@ class Running(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         drafts: tokens drafted for each step.
         artefact: the image by digest, or the interpreter.
         version: vLLM's version; empty for an image, whose digest says more.
+        wheel_sha256: the digest of the wheel in a Python environment, if it is known.
         gpus: the cards by UUID.
         log: the file that the server's output goes to.
         started: when, in UTC.
@@ -52,6 +53,7 @@ class Running(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     drafts: int
     artefact: Text
     version: str = ""
+    wheel_sha256: str = ""
     gpus: tuple[str, ...] = ()
     log: Text
     started: dt.datetime
