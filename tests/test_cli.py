@@ -167,6 +167,22 @@ def test_every_command_in_the_docs_is_one_that_exists() -> None:
             assert stop.code == 0, f"{page.name}: python build.py {text}"  # noqa: PT017
 
 
+def test_every_serving_command_in_the_docs_is_one_that_exists() -> None:
+    from serve.cli.parser import make_parser as make_serve_parser  # noqa: PLC0415
+
+    found = []
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        for text in re.findall(r"python -m serve( [^`\n…;]*)", page.read_text()):
+            words = [word.rstrip(".,:)") for word in text.split("  ")[0].split()]
+            found.append((page.name, [word for word in words if word and word[0] not in "[("]))
+    assert len(found) > 20
+    for page_name, words in found:
+        try:
+            make_serve_parser().parse_args(words)
+        except SystemExit as stop:
+            assert stop.code == 0, f"{page_name}: python -m serve {words}"  # noqa: PT017
+
+
 def test_every_target_has_a_writer_but_the_one_that_docker_builds() -> None:
     from imagebuild.outputs import WRITERS  # noqa: PLC0415
 

@@ -10,22 +10,29 @@ from pathlib import Path
 import pytest
 
 import imagebuild
+import serve
 from imagebuild import errors
 from imagebuild.errors import BuildError, UsageError
+from serve import errors as serve_errors
 
 PACKAGE = Path(imagebuild.__file__).parent
+PACKAGES = (PACKAGE, Path(serve.__file__).parent)
 FACTS = {"file", "expected", "found", "next_command"}
 WITHOUT_FILE = {"InterruptError"}  # an interrupt is about no file
 KINDS = [
     kind
-    for _, kind in inspect.getmembers(errors, inspect.isclass)
+    for _, kind in [
+        *inspect.getmembers(errors, inspect.isclass),
+        *inspect.getmembers(serve_errors, inspect.isclass),
+    ]
     if issubclass(kind, BuildError) and kind is not BuildError
 ]
 
 
 @cache
 def modules() -> tuple[tuple[Path, ast.Module], ...]:
-    return tuple((path, ast.parse(path.read_bytes())) for path in sorted(PACKAGE.rglob("*.py")))
+    paths = [path for package in PACKAGES for path in sorted(package.rglob("*.py"))]
+    return tuple((path, ast.parse(path.read_bytes())) for path in paths)
 
 
 @cache
@@ -120,8 +127,10 @@ def test_no_module_catches_every_exception() -> None:
 
 def test_only_the_command_line_prints() -> None:
     printing = {
-        path.relative_to(PACKAGE).parts[0]
+        path.relative_to(package).parts[0]
+        for package in PACKAGES
         for path, tree in modules()
+        if path.is_relative_to(package)
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)

@@ -25,8 +25,10 @@ def steps() -> str:
     """Return the decode steps, stock against patched."""
     found = _read("h200-decode-step.json")
     lines = [
-        "| requests | context | stock ms | patched ms | ratio | host waits for the stream, a step "
-        "| graph launches, a step | kernel launches, a step |",
+        (
+            "| requests | context | stock ms | patched ms | ratio | host waits for the stream, "
+            "a step | graph launches, a step | kernel launches, a step |"
+        ),
         "| ---: | ---: | ---: | ---: | ---: | --- | --- | --- |",
     ]
     for old, new in zip(found["stock-graphs"], found["patched-graphs"], strict=True):

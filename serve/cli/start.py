@@ -78,21 +78,26 @@ def artefact_of(arguments: argparse.Namespace, named: Named) -> Image | Environm
 
 
 def _look(
-    arguments: argparse.Namespace, named: Named, *, containers: bool
+    arguments: argparse.Namespace, named: Named, artefact: Image | Environment
 ) -> tuple[tuple[str, ...], tuple[Finding, ...]]:
     """Return the chosen cards by UUID and all findings."""
+    from serve.artefact import Image  # noqa: PLC0415
+    from serve.launching import docker  # noqa: PLC0415
     from serve.planning import asking  # noqa: PLC0415
     from serve.preflight.findings import Need, choose, findings  # noqa: PLC0415
     from serve.preflight.gather import gather  # noqa: PLC0415
 
     profile = named.profile
+    containers = isinstance(artefact, Image)
     facts = gather(profile, containers=containers)
     cards = choose(facts, profile, arguments.gpu)
     plan = asking.make(asking.of_profile(named), asking.card_of(profile))
     hub = profile.model.source == "hub"
     need = Need(
         vram=plan.need,
-        image=_IMAGE_BYTES if containers else 0,
+        image=_IMAGE_BYTES
+        if isinstance(artefact, Image) and facts.docker is not None and not docker.here(artefact)
+        else 0,
         model=int(plan.weights * _DOWNLOAD_SLACK) * profile.engine.tensor_parallel if hub else 0,
     )
     found = findings(facts, profile, cards, need, containers=containers)
@@ -124,7 +129,7 @@ def run(arguments: argparse.Namespace) -> int:
             next_command="python -m serve stop",
         )
     artefact = artefact_of(arguments, named)
-    gpus, found = _look(arguments, named, containers=isinstance(artefact, Image))
+    gpus, found = _look(arguments, named, artefact)
     start = starting.Start(named, artefact, gpus, mtp=not arguments.no_mtp)
     if arguments.dry_run:
         return _dry_run(arguments, start, found)

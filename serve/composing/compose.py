@@ -84,7 +84,6 @@ def document(
         "restart": "no",
         "stop_grace_period": "30s",
         "security_opt": ["no-new-privileges:true"],
-        "cap_drop": ["ALL"],
         "ulimits": {"memlock": -1, "stack": 67108864},
         "logging": {"driver": "json-file", "options": {"max-size": "50m", "max-file": "3"}},
         "healthcheck": {

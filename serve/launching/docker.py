@@ -61,16 +61,22 @@ def check(file: Path) -> None:
     _run(compose(file, "config", "--quiet"), "compose refuses the file")
 
 
+def here(image: Image) -> bool:
+    """Return whether this machine has an image already."""
+    try:
+        _run(["docker", "image", "inspect", "--format", "{{.Id}}", image.ref], "it is not here")
+    except ContainerError:
+        return False
+    return True
+
+
 def pull(image: Image) -> None:
     """Pull an image by its digest, unless it is here.
 
     Raises:
         ContainerError: if the registry does not have the digest, or does not answer.
     """
-    inspected = ["docker", "image", "inspect", "--format", "{{.Id}}", image.ref]
-    try:
-        _run(inspected, "the image is not here")
-    except ContainerError:
+    if not here(image):
         _run(["docker", "pull", image.ref], "the image cannot be pulled", quiet=False)
 
 

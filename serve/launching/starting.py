@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from imagebuild.files import write_atomic
 from serve import arguments, models
 from serve.artefact import Environment, Image
 from serve.composing import compose
@@ -114,17 +115,27 @@ def begin(start: Start, files: Files) -> Running:
     folder = state.folder()
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / LOG
-    file: Path | None = None
-    if isinstance(start.artefact, Image):
-        file = folder / COMPOSE
-        file.write_text(compose_text(start, start.artefact, files), encoding="utf-8")
-        docker.check(file)
+    if not isinstance(start.artefact, Image):
+        line = command(start, start.artefact, str(files.folder))
+        pid, ticks = process.start(line, environ(start), log)
+        return _saved(start, files, log, pid, ticks, None)
+    file = folder / COMPOSE
+    write_atomic(file, compose_text(start, start.artefact, files).encode(), 0o600)
+    docker.check(file)
+    try:
         docker.up(file)
         follow = docker.compose(file, "logs", "--follow", "--no-color", "--no-log-prefix")
         pid, ticks = process.start(follow, os.environ, log)
-    else:
-        line = command(start, start.artefact, str(files.folder))
-        pid, ticks = process.start(line, environ(start), log)
+    except BaseException:
+        docker.down(file)  # an interrupt comes at any time
+        raise
+    return _saved(start, files, log, pid, ticks, file)
+
+
+def _saved(
+    start: Start, files: Files, log: Path, pid: int, ticks: int, file: Path | None
+) -> Running:
+    """Write down what runs now; if that fails, it does not run any more."""
     running = state.Running(
         mode="process" if file is None else "container",
         profile=str(start.named.path),
@@ -146,7 +157,11 @@ def begin(start: Start, files: Files) -> Running:
         compose=None if file is None else str(file),
         earlier=start.earlier,
     )
-    state.save(running)
+    try:
+        state.save(running)
+    except BaseException:
+        end(running)
+        raise
     return running
 
 
