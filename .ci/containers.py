@@ -1,12 +1,12 @@
-"""Docker with buildx, cosign, oras and a registry on loopback, for tests; Debian, as root.
+"""Docker with buildx and compose, cosign, oras, a registry on loopback, for tests; Debian, as root.
 
 usage: containers.py start DIR | stop DIR
 
 `start` installs what is missing: the distribution's runc and registry, and Docker, containerd,
-buildx, cosign and oras from a newer Debian suite, unpacked below DIR and nowhere else, since Debian
-12's own Docker has no buildx. It prints the variables that the tests need, as lines for `eval`.
-`stop` ends what `start` started. There is no bridge network: a build that needs one says
-`--network=host`.
+buildx, compose, cosign and oras from a newer Debian suite, unpacked below DIR and nowhere else,
+since Debian 12's own Docker has no buildx. It prints the variables that the tests need, as lines
+for `eval`. `stop` ends what `start` started. There is no bridge network: a build that needs one
+says `--network=host`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ import time
 from pathlib import Path
 
 SUITE = os.environ.get("NEWER_SUITE", "forky")
-PACKAGES = ("docker.io", "docker-cli", "docker-buildx", "containerd", "cosign", "oras")
+PACKAGES = (
+    "docker.io", "docker-cli", "docker-buildx", "docker-compose", "containerd", "cosign", "oras",
+)  # fmt: skip
 TOOLS = ("runc", "docker-registry", "busybox-static", "ca-certificates", "cmake", "skopeo")
 REGISTRY = "127.0.0.1:5055"
 PATIENCE = 60  # seconds until the services must answer

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import platformdirs
 
-from imagebuild.errors import SourceError, StorageError, UnpinnedError
+from imagebuild.checkpoint import headers
+from imagebuild.errors import BuildError, SourceError, StorageError, UnpinnedError
 from serve.errors import ModelError
 from serve.planning import shape
 from serve.tiny import checkpoint as tiny
@@ -71,6 +72,7 @@ def fetch(named: Named) -> Files:
     else:
         require_pinned(named)
         files = Files(_downloaded(model), model.revision or "")
+        _whole(named, files)
     _check(named, files)
     return files
 
@@ -137,6 +139,27 @@ def _downloaded(model: Model) -> Path:
             found=error.strerror or str(error).splitlines()[0],
             next_command=f"df -h, then {again}",
         ) from error
+
+
+def _whole(named: Named, files: Files) -> None:
+    """Refuse a snapshot that lacks weights: without a network, the hub's client gives what it has.
+
+    Raises:
+        SourceError: if so.
+    """
+    try:
+        tensors = headers.read_folder(files.folder)
+        why = "" if tensors else "no weights"
+    except BuildError as error:
+        why = f"{error.summary}: {error.found}"
+    if why:
+        raise SourceError(
+            "the model is not here as a whole, and the hub is not reached",
+            file=files.folder,
+            expected="all files of the pinned revision",
+            found=why,
+            next_command=f"python -m serve start {named.name}, with a network",
+        )
 
 
 def template_digest(folder: Path) -> str:

@@ -36,7 +36,7 @@ LINE = "v0.33.0"
 _CHECK = """\
 import json, sys
 from vllm.utils.argparse_utils import FlexibleArgumentParser
-from vllm.entrypoints.openai.cli_args import make_arg_parser
+from vllm.entrypoints.common.cli_args import make_arg_parser
 import vllm.envs as envs
 parser = make_arg_parser(FlexibleArgumentParser())
 found = {}
@@ -68,6 +68,7 @@ def interpreter(site: Site, folder: Path, *, drafts: bool) -> Path:
     wrapper = folder / ("python-drafts" if drafts else "python")
     environ = site.environ()
     wanted = {name: environ[name] for name in environ if name.startswith(("VLLM_", "HF_"))}
+    del wanted["VLLM_CPU_KVCACHE_SPACE"]  # the profile says how large the pool is
     wanted["PYTHONPATH"] = environ["PYTHONPATH"]
     if drafts:
         path = f"{ROOT / 'tests/serving/interpreted'}:{environ['PYTHONPATH']}"
