@@ -104,7 +104,7 @@ def _downloaded(model: Model) -> Path:
     )
 
     name = f"{model.id}@{model.revision}"
-    again = "the same command again; it goes on where it stopped"
+    again = "the same command again; files that came whole are not fetched twice"
     try:
         return Path(snapshot_download(model.id, revision=model.revision))
     except GatedRepoError as error:

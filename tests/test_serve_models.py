@@ -5,6 +5,7 @@ The hub's real client asks a hub on loopback (tests/support/modelhub.py).
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 import tomllib
@@ -51,9 +52,16 @@ def profile(tmp_path: Path) -> Path:
     return path
 
 
-def fetch(hub: ModelHub, profile: Path) -> str:
+def fetch(hub: ModelHub, profile: Path, largest: int | None = None) -> str:
+    """Fetch in a process of its own, whose files may not grow larger than `largest`."""
+
+    def limit() -> None:
+        if largest is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
+
     done = subprocess.run(
         [sys.executable, "-c", _FETCH, str(profile)],
+        preexec_fn=limit,  # no thread of this process holds a lock it needs
         env={"PATH": "", "PYTHONPATH": str(ROOT), **hub.environ},
         capture_output=True, text=True, check=True, timeout=120, cwd=ROOT,
     )  # fmt: skip
@@ -103,6 +111,20 @@ def test_a_download_that_was_cut_goes_on_where_it_stopped(
     begun = [int(asked.removeprefix("bytes=").partition("-")[0]) for asked in hub.ranges]
     assert len(begun) > 1  # it asked again, and from where it was, not from the start
     assert max(begun) > 10_000_000
+
+
+def test_a_disk_that_is_full_half_way_keeps_the_files_that_came_whole(
+    hub: ModelHub, profile: Path, files: Path
+) -> None:
+    pinned(hub, profile)
+    said = fetch(hub, profile, largest=12_000_000)
+    assert said.startswith("storage")
+    assert "files that came whole are not fetched twice" in said
+    hub.served.clear()
+    folder = Path(fetch(hub, profile))
+    weights = files / "model.safetensors"
+    assert (folder / weights.name).read_bytes() == weights.read_bytes()
+    assert set(hub.served) == {weights.name}
 
 
 def test_a_revision_that_is_gone_is_an_error(hub: ModelHub, profile: Path) -> None:

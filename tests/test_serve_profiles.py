@@ -18,6 +18,7 @@ from serve.artefact import Image
 from serve.composing import compose
 from serve.composing.compose import Mounts
 from serve.errors import ModelError, ProfileError
+from serve.gates import report
 from tests.support.serving import ROOT, serve
 
 if TYPE_CHECKING:
@@ -72,6 +73,21 @@ def test_the_first_profile_is_what_the_public_results_were_made_with() -> None:
         "--enable-auto-tool-choice --tool-call-parser qwen3_xml", "--reasoning-parser qwen3",
     ):  # fmt: skip
         assert part in found
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs/examples/serve").glob("*.toml")), ids=str)
+def test_every_example_is_a_profile(path: Path) -> None:
+    arguments.check(profile.load(str(path)), key=False)
+
+
+def test_the_example_report_is_of_its_profile_and_passed_on_a_gpu() -> None:
+    folder = ROOT / "docs/examples/serve"
+    found = report.load(folder / "h200-verify.json")
+    assert found.inputs.profile_sha256 == profile.load(str(folder / "tiny-sm90.toml")).sha256
+    assert found.inputs.device == "NVIDIA H200"
+    assert (len(found.of_status("passed")), found.of_status("failed")) == (20, [])
+    assert report.markdown(found) == (folder / "h200-verify.md").read_text()
+    assert report.statement(found) == json.loads((folder / "h200-verify.intoto.json").read_text())
 
 
 def test_mtp_can_be_left_out() -> None:

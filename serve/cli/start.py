@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from serve.artefact import Environment, Image
     from serve.cli.commands import Commands
     from serve.launching.starting import Start
+    from serve.models import Files
     from serve.preflight.findings import Finding
     from serve.profile import Named
 
@@ -28,7 +29,7 @@ def add(commands: Commands) -> None:
     parser = commands.add(
         "start",
         "check this machine, fetch image and model, start the server, ask it something",
-        "What is here already is not fetched again, and a download that was cut goes on. The API\n"
+        "What is here already is not fetched again. The API\n"
         "listens on 127.0.0.1 unless the profile says otherwise and VLLM_API_KEY holds a key.",
         run,
     )
@@ -145,16 +146,14 @@ def run(arguments: argparse.Namespace) -> int:
     return launch(arguments, start, files)
 
 
-def launch(arguments: argparse.Namespace, start: Start, files: object) -> int:
+def launch(arguments: argparse.Namespace, start: Start, files: Files) -> int:
     """Start, wait, ask, and print the endpoint; whatever goes wrong, nothing is left running.
 
     Raises:
         EngineError: if the server does not come up.
     """
     from serve.launching import starting  # noqa: PLC0415
-    from serve.models import Files  # noqa: PLC0415
 
-    assert isinstance(files, Files)  # noqa: S101 # for the type checker
     running = starting.begin(start, files)
     endpoint = running.endpoint(api_key())
     try:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from serve.cli.commands import Commands
     from serve.endpoint import Endpoint
+    from serve.gates.client import Client
     from serve.gates.report import Inputs, Report
     from serve.launching.state import Running
     from serve.profile import Named
@@ -116,7 +117,8 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from serve.errors import GateError  # noqa: PLC0415
     from serve.gates import gates, reference, report  # noqa: PLC0415
-    from serve.gates.client import AnswerError, Client  # noqa: PLC0415
+    from serve.gates.client import AnswerError  # noqa: PLC0415
+    from serve.gates.client import Client as Asking  # noqa: PLC0415
     from serve.gates.run import Run  # noqa: PLC0415
     from serve.planning import asking  # noqa: PLC0415
 
@@ -125,7 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
     drafts = arguments.drafts
     if drafts is None:
         drafts = running.drafts if running is not None else named.profile.engine.mtp
-    client = Client(endpoint, patience=_PATIENCE_S)
+    client = Asking(endpoint, patience=_PATIENCE_S)
     if arguments.make_reference is not None:
         return _make_reference(arguments, named, client)
     plan = asking.make(asking.of_profile(named, drafts=drafts), asking.card_of(named.profile))
@@ -186,12 +188,11 @@ def _only(names: list[str] | None) -> frozenset[str]:
     return frozenset(names or ())
 
 
-def _make_reference(arguments: argparse.Namespace, named: Named, client: object) -> int:
+def _make_reference(arguments: argparse.Namespace, named: Named, client: Client) -> int:
     from serve.errors import GateError  # noqa: PLC0415
     from serve.gates import reference  # noqa: PLC0415
-    from serve.gates.client import AnswerError, Client  # noqa: PLC0415
+    from serve.gates.client import AnswerError  # noqa: PLC0415
 
-    assert isinstance(client, Client)  # noqa: S101 # for the type checker
     engine, model = named.profile.engine, named.profile.model
     if engine.kv_dtype != "bfloat16":
         raise GateError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,6 @@ class Facts:
         wsl: whether this is the Windows Subsystem for Linux.
         image_disk, model_disk: where images and models go; None if that cannot be told.
         port_taken: what listens on the profile's port; None if it is free.
-        token: whether HF_TOKEN, or a stored login, is there.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -113,4 +112,3 @@ class Facts:
     image_disk: Disk | None = None
     model_disk: Disk | None = None
     port_taken: str | None = None
-    token: bool = field(default=False)

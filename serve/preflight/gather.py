@@ -113,5 +113,4 @@ def gather(profile: Profile, *, containers: bool) -> Facts:
         image_disk=_disk(Path(docker.root)) if docker is not None else None,
         model_disk=_disk(hub),
         port_taken=listener(profile.service.host, profile.service.port),
-        token=bool(os.environ.get("HF_TOKEN")) or (hub / "token").is_file(),
     )

@@ -27,6 +27,7 @@ class ModelHub:
         self.root = root
         self.cut_after: int | None = None
         self.ranges: list[str] = []
+        self.served: list[str] = []
         handler = type("Handler", (_Handler,), {"hub": self})
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
@@ -112,6 +113,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         data = (self.hub.root / name).read_bytes()
         more = {"X_Repo_Commit": COMMIT, "ETag": f'"{hashlib.sha256(data).hexdigest()}"'}
         asked = self.headers.get("Range")
+        if self.command == "GET":
+            self.hub.served.append(name)
         if not asked:
             self._answer(200, data, **more)
             return
