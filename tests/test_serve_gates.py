@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-PATIENCE_S = 2.0
+PATIENCE_S = 5.0
 EXPECTED: Mapping[Fault, frozenset[str]] = {
     fault: frozenset(names.split())
     for fault, names in {

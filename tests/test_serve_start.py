@@ -161,6 +161,15 @@ def test_start_checks_pulls_starts_asks_and_says_where(machine: Machine) -> None
     assert not machine.running.exists()
 
 
+def test_a_profile_that_changed_since_is_not_verified(machine: Machine) -> None:
+    with started(machine):
+        machine.profile.write_text(machine.profile.read_text() + "\n# another\n")
+        done = machine.run("verify")
+        assert done.returncode == 50
+        assert "changed after the server was started" in done.stderr
+        assert machine.run("stop").returncode == 0
+
+
 def test_only_the_chosen_card_is_given_to_the_container(machine: Machine) -> None:
     with started(machine):
         compose = (machine.home / ".local/state/vllm-sm120/compose.yaml").read_text()
@@ -229,7 +238,7 @@ def test_a_server_that_never_becomes_healthy_is_stopped_and_says_what_it_did(
 ) -> None:
     log = "Loading safetensors checkpoint shards:  40% Completed | 2/5\n"
     machine.tools.say(("logs --follow", {"out": log, "hold": 600}))
-    done = machine.run("start", str(machine.profile), "--image", IMAGE, "--timeout", "2")
+    done = machine.run("start", str(machine.profile), "--image", IMAGE, "--timeout", "8")
     assert done.returncode == EngineError.exit_code
     assert "still loading weights, 40% Completed" in done.stderr
     assert not machine.running.exists()

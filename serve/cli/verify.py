@@ -63,11 +63,21 @@ def _server(arguments: argparse.Namespace) -> tuple[Named, Endpoint, Running | N
     from imagebuild.errors import UsageError  # noqa: PLC0415
     from serve import profile  # noqa: PLC0415
     from serve.endpoint import Endpoint as Where  # noqa: PLC0415
+    from serve.errors import ProfileError  # noqa: PLC0415
     from serve.launching import state  # noqa: PLC0415
 
     if arguments.url is None:
         running = state.require()
-        return profile.load(running.profile), running.endpoint(api_key()), running
+        named = profile.load(running.profile)
+        if named.sha256 != running.profile_sha256:
+            raise ProfileError(
+                "the profile was changed after the server was started",
+                file=named.path,
+                expected=f"sha256:{running.profile_sha256}",
+                found=f"sha256:{named.sha256}",
+                next_command=f"python -m serve stop, then start {named.path}",
+            )
+        return named, running.endpoint(api_key()), running
     if arguments.profile is None:
         raise UsageError(
             "what that server serves is not said",
@@ -102,10 +112,15 @@ def inputs_of(named: Named, running: Running | None, drafts: int, vllm: str) -> 
         model=model.id,
         revision=running.revision if running is not None else model.revision or "",
         drafts=drafts,
-        device=", ".join(card.name for card in used) or "CPU",
+        device=", ".join(card.name for card in used) or _unseen(named),
         driver="" if driver is None else driver.version,
         vllm=vllm,
     )
+
+
+def _unseen(named: Named) -> str:
+    """Return what to call a device that no tool here tells of."""
+    return "CPU" if named.profile.hardware.device == "cpu" else "a card that is not seen here"
 
 
 def run(arguments: argparse.Namespace) -> int:

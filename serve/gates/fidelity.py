@@ -29,5 +29,6 @@ def fidelity(run: Run) -> Result:
         len(found) == len(wanted) and agree >= TOP_ONE and mean <= DISTANCE,
         f"{agree:.1%} top-1 agreement, KL {mean:.4f} nats on average, {max(apart):.3f} at most",
         f"at least {TOP_ONE:.0%}, on average at most {DISTANCE}",
-        f"{len(pairs)} tokens against {run.reference.server}",
+        f"{len(pairs)} tokens against {run.reference.model} at {run.reference.revision}, "
+        f"{run.reference.server}",
     )

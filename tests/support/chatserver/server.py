@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _WORD = re.compile(r"\s*\S+|\s+")
 _STALLED_S = 30.0
+_MEETING_S = 1.0
 
 
 def words(text: str) -> list[str]:
@@ -178,8 +179,9 @@ class _Handler(BaseHTTPRequestHandler):
         chat = self.chat
         prompt = json.dumps(body["messages"])
         asked = prompt in chat.brain.seen
-        if chat.brain.has(Fault.CROWD):
-            time.sleep(0.1)  # so that requests at the same time meet
+        end = time.monotonic() + _MEETING_S
+        while chat.brain.has(Fault.CROWD) and chat.brain.busy < 2 and time.monotonic() < end:
+            time.sleep(0.01)  # requests at the same time meet here
         plain = "France" in prompt
         said = chat.brain.answer(body)
         chat.steps += len(words(said.text))
