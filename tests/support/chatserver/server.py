@@ -179,8 +179,9 @@ class _Handler(BaseHTTPRequestHandler):
         chat = self.chat
         prompt = json.dumps(body["messages"])
         asked = prompt in chat.brain.seen
+        meets = chat.brain.has(Fault.CROWD) and "lighthouse" in prompt
         end = time.monotonic() + _MEETING_S
-        while chat.brain.has(Fault.CROWD) and chat.brain.busy < 2 and time.monotonic() < end:
+        while meets and chat.brain.busy < 2 and time.monotonic() < end:
             time.sleep(0.01)  # requests at the same time meet here
         plain = "France" in prompt
         said = chat.brain.answer(body)
