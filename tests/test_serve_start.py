@@ -182,6 +182,14 @@ def test_an_image_that_is_not_here_is_pulled_by_its_digest(machine: Machine) -> 
         assert f"docker pull {IMAGE}" in machine.tools.calls()
 
 
+def test_nothing_is_pulled_for_a_model_that_is_not_pinned(machine: Machine) -> None:
+    machine.tools.say(("image inspect", {"status": 1, "err": "No such image"}))
+    done = machine.run("start", "qwen3.8-27b-nvfp4", "--image", IMAGE)
+    assert done.returncode == 12
+    assert "next:     python -m serve pin qwen3.8-27b-nvfp4 --write" in done.stderr
+    assert not any("pull" in call for call in machine.tools.calls())
+
+
 def test_a_digest_that_is_gone_is_an_error(machine: Machine) -> None:
     machine.tools.say(
         ("image inspect", {"status": 1, "err": "No such image"}),

@@ -134,6 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
     start = starting.Start(named, artefact, gpus, mtp=not arguments.no_mtp)
     if arguments.dry_run:
         return _dry_run(arguments, start, found)
+    models.require_pinned(named)
     for each in found:
         if each.level != "error":
             say(preflight.text((each,)))
