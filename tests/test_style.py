@@ -56,3 +56,23 @@ def test_dockerfile_overlay_pulls_nothing_but_its_base() -> None:
     text = (ROOT / "Dockerfile.overlay").read_text()
     assert re.findall(r"^FROM (.*)$", text, re.MULTILINE) == ["${BASE}"]
     assert "# syntax=" not in text
+
+
+def test_building_knows_nothing_of_serving_and_serving_only_what_both_share() -> None:
+    shared = {
+        "attesting.releaselock", "checkpoint.headers", "checkpoint.hub", "checkpoint.source",
+        "errors", "files", "schema", "upstream",
+    }  # fmt: skip
+    for name in _tracked():
+        if not name.endswith(".py"):
+            continue
+        text = (ROOT / name).read_text()
+        if name.startswith("imagebuild/"):
+            assert not re.search(r"^\s*(from|import) serve\b", text, re.MULTILINE), name
+        if name.startswith("serve/"):
+            used = re.findall(r"^\s*from imagebuild\.?(\S*) import (\w+)", text, re.MULTILINE)
+            whole = {
+                module if module in shared else f"{module}.{part}".strip(".")
+                for module, part in used
+            }
+            assert whole <= shared, (name, whole - shared)
