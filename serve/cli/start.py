@@ -156,8 +156,8 @@ def launch(arguments: argparse.Namespace, start: Start, files: Files) -> int:
     from serve.launching import starting  # noqa: PLC0415
 
     running = starting.begin(start, files)
-    endpoint = running.endpoint(api_key())
     try:
+        endpoint = running.endpoint(api_key())
         answer = starting.await_answer(
             running, endpoint, arguments.timeout, lambda stage: say(f"server    {stage}")
         )
