@@ -391,10 +391,11 @@ def test_the_stage_is_the_latest_that_the_log_shows() -> None:
 
 def test_a_pid_that_another_process_has_now_is_not_stopped() -> None:
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as sleeping:
-        process.stop(sleeping.pid, state.ticks(sleeping.pid) + 1)
-        assert sleeping.poll() is None
-        process.stop(sleeping.pid, state.ticks(sleeping.pid))
-        assert sleeping.wait(10) == -signal.SIGTERM
+        began = state.ticks(sleeping.pid)
+        process.stop(sleeping.pid, began + 1)
+        assert state.alive(sleeping.pid, began)
+        process.stop(sleeping.pid, began)
+        assert not state.alive(sleeping.pid, began)
 
 
 def test_a_process_that_ignores_the_request_is_made_to_end(tmp_path: Path) -> None:

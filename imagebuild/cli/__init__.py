@@ -3,47 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import json
-import os
-import signal
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from imagebuild.cli.parser import COMMANDS, make_parser, with_default_command
-from imagebuild.errors import BuildError, InterruptError
-from imagebuild.files import storage_error
+from imagebuild.cli.running import call
 from imagebuild.project import Project
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
-    from types import FrameType
+    from pathlib import Path
 
 __all__ = ["main"]
-
-
-def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    """Let `finally` blocks run when the system ends the process."""
-    del number, frame
-    raise KeyboardInterrupt
-
-
-def _run(arguments: argparse.Namespace, project: Project) -> int:
-    module = importlib.import_module(f"imagebuild.cli.{COMMANDS[arguments.command]}")
-    try:
-        return int(module.run(arguments, project))
-    except KeyboardInterrupt as interrupt:
-        raise InterruptError(
-            "the run was ended",
-            expected="time to finish",
-            found="an interrupt; nothing half-written is left under a final name",
-            next_command=f"python build.py {' '.join(sys.argv[1:])}".rstrip(),
-        ) from interrupt
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise storage_error(error, Path(error.filename or ".")) from error
 
 
 def main(argv: Sequence[str], root: Path) -> int:
@@ -56,16 +26,11 @@ def main(argv: Sequence[str], root: Path) -> int:
     Returns:
         The process's exit status; docs/exit-codes.md lists them.
     """
-    signal.signal(signal.SIGTERM, _terminate)
     arguments = make_parser().parse_args(with_default_command(argv))
-    try:
-        return _run(arguments, Project(root))
-    except BuildError as error:
-        if arguments.json:
-            print(json.dumps(error.facts(), indent=2))
-        else:
-            print(error.diagnostics(), file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+
+    def run() -> int:
+        module = importlib.import_module(f"imagebuild.cli.{COMMANDS[arguments.command]}")
+        return int(module.run(arguments, Project(root)))
+
+    left = "nothing half-written is left under a final name"
+    return call(run, "python build.py", left=left, as_json=arguments.json)

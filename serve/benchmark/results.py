@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from imagebuild.files import write_atomic
+from serve import documents
 from serve.errors import BenchmarkError
 from serve.gates.report import Inputs
 
@@ -124,13 +125,7 @@ def load(path: Path) -> Results:
     Raises:
         BenchmarkError: if they are not of this format.
     """
-    try:
-        found = msgspec.json.decode(path.read_bytes(), type=Results)
-    except (OSError, msgspec.DecodeError) as error:
-        raise _unreadable(path, str(error)) from error
-    if found.schema != SCHEMA:
-        raise _unreadable(path, f"schema {found.schema}")
-    return found
+    return documents.load(path, Results, SCHEMA, lambda found: _unreadable(path, found))
 
 
 def _unreadable(path: Path, found: str) -> BenchmarkError:

@@ -10,6 +10,7 @@ import msgspec
 
 from imagebuild.files import write_atomic
 from imagebuild.schema import Text
+from serve import documents
 from serve.errors import GateError
 from serve.gates.run import Texts
 
@@ -123,13 +124,7 @@ def load(path: Path) -> Report:
     Raises:
         GateError: if it is not one of this format.
     """
-    try:
-        found = msgspec.json.decode(path.read_bytes(), type=Report)
-    except (OSError, msgspec.DecodeError) as error:
-        raise _unreadable(path, str(error)) from error
-    if found.schema != SCHEMA:
-        raise _unreadable(path, f"schema {found.schema}")
-    return found
+    return documents.load(path, Report, SCHEMA, lambda found: _unreadable(path, found))
 
 
 def _unreadable(path: Path, found: str) -> GateError:

@@ -12,6 +12,7 @@ import platformdirs
 
 from imagebuild.files import write_atomic
 from imagebuild.schema import Text
+from serve import documents
 from serve.endpoint import Endpoint
 from serve.errors import EngineError
 
@@ -79,15 +80,9 @@ def load() -> Running | None:
         EngineError: if the file is not one of ours.
     """
     path = folder() / NAME
-    try:
-        found = msgspec.json.decode(path.read_bytes(), type=Running)
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except (OSError, msgspec.DecodeError) as error:
-        raise _unreadable(path, str(error)) from error
-    if found.schema != SCHEMA:
-        raise _unreadable(path, f"schema {found.schema}")
-    return found
+    return documents.load(path, Running, SCHEMA, lambda found: _unreadable(path, found))
 
 
 def _unreadable(path: Path, found: str) -> EngineError:
